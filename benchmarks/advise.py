@@ -26,9 +26,9 @@ def cpu_time():
 
 def advise(tool, path):
     """Run a round; returns configurations, elapsed seconds, CPU seconds."""
-    before, begin = cpu_time(), time.monotonic()
+    before, start = cpu_time(), time.monotonic()
     output = subprocess.run([tool, "advise", "--json", path], capture_output=True, check=True).stdout
-    return json.loads(output)["replayed"], time.monotonic() - begin, cpu_time() - before
+    return json.loads(output)["replayed"], time.monotonic() - start, cpu_time() - before
 
 
 def main():

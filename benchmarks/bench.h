@@ -38,10 +38,10 @@ const char *bench_name(void);
 enum bench_history { BENCH_EVENTS, BENCH_EVENTS_AND_STACKS };
 bool bench_record_history(enum bench_history detail);
 
-/* The unwinder that takes call stacks, as the note of a row; "" without a note. */
+/* The unwinder that captures call stacks, as the note of a row; "" without a note. */
 const char *bench_stack_method(void);
 
-/* Allocate from a private pool, which is created at the first use of its number.  0 is the default pool. */
+/* Allocate from a private pool, which is created at the first use of its index.  0 is the default pool. */
 void *bench_alloc_in_pool(size_t bytes, unsigned stream, unsigned pool);
 
 /* Record the use of a block on a stream other than its own. */
@@ -54,7 +54,7 @@ bool bench_register(void *pointer, size_t bytes);
 /* Free bytes of the device when it was opened. */
 uint64_t bench_free_memory(void);
 
-/* Queue work without end on a stream, or complete this work.  A driver without such work completes it immediately. */
+/* Queue endless work on a stream, or complete this work.  A driver without such work completes it immediately. */
 void bench_set_busy(unsigned stream, bool busy);
 
 /* Release cached memory to the driver: PyTorch's empty_cache(). */

@@ -64,13 +64,13 @@ void bench_open(const char *config, unsigned count)
         c10::cuda::CUDACachingAllocator::init(1);
         allocator = c10::cuda::CUDACachingAllocator::get();
         // PyTorch's pool returns its streams in turn, so each can be returned again.
-        std::set<cudaStream_t> seen;
+        std::set<cudaStream_t> distinct;
         streams.push_back(c10::cuda::getDefaultCUDAStream(0));
         while (streams.size() < count) {
             const auto stream = c10::cuda::getStreamFromPool(streams.size() % 2 == 1, 0);
-            if (seen.insert(stream.stream()).second)
+            if (distinct.insert(stream.stream()).second)
                 streams.push_back(stream);
-            else if (seen.size() >= 64)
+            else if (distinct.size() >= 64)
                 fail("getStreamFromPool", "too few streams in the pool");
         }
         for (unsigned i = 0; i < count; i++)
@@ -161,12 +161,12 @@ bool bench_register(void *, size_t)
 
 uint64_t bench_free_memory(void)
 {
-    static uint64_t free_at_first = 0; /* the first call precedes all allocations */
+    static uint64_t initial_free = 0; /* the first call precedes all allocations */
     size_t free = 0, total = 0;
 
-    if (free_at_first == 0)
-        free_at_first = cudaMemGetInfo(&free, &total) == cudaSuccess ? free : BENCH_UNKNOWN;
-    return free_at_first;
+    if (initial_free == 0)
+        initial_free = cudaMemGetInfo(&free, &total) == cudaSuccess ? free : BENCH_UNKNOWN;
+    return initial_free;
 }
 
 void bench_set_busy(unsigned stream, bool busy)

@@ -12,12 +12,12 @@
 #define POOLS               256u
 
 /* The functions that open a device: member, name in the driver library, parameters in plain C types. */
-#define ENTRY_POINTS(X)                                                         \
-    X(init, "cuInit", (unsigned flags))                                         \
-    X(device_get, "cuDeviceGet", (int *device, int ordinal))                    \
-    X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device)) \
-    X(context_push, "cuCtxPushCurrent_v2", (void *context))                     \
-    X(memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * all))      \
+#define ENTRY_POINTS(X)                                                            \
+    X(init, "cuInit", (unsigned flags))                                            \
+    X(device_get, "cuDeviceGet", (int *device, int ordinal))                       \
+    X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))    \
+    X(context_push, "cuCtxPushCurrent_v2", (void *context))                        \
+    X(memory_info, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total_bytes)) \
     X(stream_create, "cuStreamCreate", (xseg_stream * stream, unsigned flags))
 
 /* Functions of the simulator; NULL with a real driver. */
@@ -58,7 +58,7 @@ static void check(int result, const char *call)
 }
 
 /* C does not convert an object pointer to a function pointer, so the bytes are copied. */
-static bool find(void *library, const char *name, void *function)
+static bool load_function(void *library, const char *name, void *function)
 {
     void *symbol = dlsym(library, name);
 
@@ -75,13 +75,13 @@ static void open_driver(const char *name)
         exit(3);
     }
 #define X(member, name, parameters)                                 \
-    if (!find(library, name, &driver.member)) {                     \
+    if (!load_function(library, name, &driver.member)) {            \
         (void)fprintf(stderr, "driver: no entry point " name "\n"); \
         exit(3);                                                    \
     }
     ENTRY_POINTS(X)
 #undef X
-#define X(name) (void)find(library, "xseg_sim_" #name, &driver.name);
+#define X(name) (void)load_function(library, "xseg_sim_" #name, &driver.name);
     SIMULATOR_CALLS(X)
 #undef X
 }
@@ -100,35 +100,35 @@ static void reset_simulator(void)
 void bench_open(const char *config, unsigned streams)
 {
     struct xseg_options options = {sizeof(options)};
-    const char *named = getenv("XSEG_DRIVER");
-    const bool is_named = named != NULL && *named != '\0';
+    const char *driver_path = getenv("XSEG_DRIVER");
+    const bool has_driver_path = driver_path != NULL && *driver_path != '\0';
     void *context = NULL;
-    size_t all = 0;
+    size_t total_bytes = 0;
     int device = 0;
 
-    options.driver = is_named ? named : BENCH_DRIVER;
+    options.driver = has_driver_path ? driver_path : BENCH_DRIVER;
     open_driver(options.driver);
-    if (!is_named)
+    if (!has_driver_path)
         reset_simulator();
     check(driver.init(0), "cuInit");
     check(driver.device_get(&device, 0), "cuDeviceGet");
     check(driver.context_retain(&context, device), "cuDevicePrimaryCtxRetain");
     check(driver.context_push(context), "cuCtxPushCurrent");
-    check(driver.memory_info(&driver.free_bytes, &all), "cuMemGetInfo");
+    check(driver.memory_info(&driver.free_bytes, &total_bytes), "cuMemGetInfo");
     for (unsigned i = 1; i < streams; i++)
         check(driver.stream_create(&bench_xseg.streams[i], STREAM_NON_BLOCKING), "cuStreamCreate");
     if (xseg_open(config, &options, &bench_xseg.allocator) != XSEG_OK)
         bench_fail("xseg_open");
 }
 
-static bool enter(void *context, struct xseg_registered *run)
+static bool accept_run(void *context, struct xseg_registered *run)
 {
     (void)context;
     (void)run;
     return true;
 }
 
-static void leave(void *context, const struct xseg_registered *run)
+static void ignore_run(void *context, const struct xseg_registered *run)
 {
     (void)context;
     (void)run;
@@ -139,8 +139,8 @@ bool bench_register(void *pointer, size_t bytes)
     struct xseg_registrar registrar = {sizeof(registrar)};
     uint64_t id;
 
-    registrar.enter = enter;
-    registrar.leave = leave;
+    registrar.enter = accept_run;
+    registrar.leave = ignore_run;
     if (xseg_register(bench_xseg.allocator, pointer, bytes, &registrar, &id) != XSEG_OK)
         bench_fail("xseg_register");
     return true;
@@ -206,21 +206,21 @@ void bench_set_busy(unsigned stream, bool busy)
 
 void bench_empty_cache(void)
 {
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options options = {sizeof(options)};
 
-    how.wait = true;
-    if (xseg_trim(bench_xseg.allocator, NULL, &how, NULL) != XSEG_OK)
+    options.wait = true;
+    if (xseg_trim(bench_xseg.allocator, NULL, &options, NULL) != XSEG_OK)
         bench_fail("xseg_trim");
 }
 
 static void read_stats(struct xseg_statistics *stats)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
 
-    where.device = 0;
+    scope.device = 0;
     memset(stats, 0, sizeof(*stats));
     stats->struct_size = sizeof(*stats);
-    if (xseg_stats_get(bench_xseg.allocator, &where, stats) != XSEG_OK)
+    if (xseg_stats_get(bench_xseg.allocator, &scope, stats) != XSEG_OK)
         bench_fail("xseg_stats_get");
 }
 

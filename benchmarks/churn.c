@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Time of a free and an allocation of blocks of up to 8 KiB, among 10^3 to 10^6 live blocks. */
+/* Time of a free and an allocation of blocks of up to 8 KiB, among 10^3 to 10^6 allocated blocks. */
 #include "benchmarks/live.h"
 #include "benchmarks/measure.h"
 

@@ -45,22 +45,22 @@ def measure(tool, path, rounds, folder):
     """Print the rows of a file.  Each command runs once per round."""
     size = os.path.getsize(path)
     commands = {"pickle.load": [sys.executable, "-c", LOAD, path]}
-    commands |= {f"xseg {name}": [tool, name, *options, *[path] * times] for name, (options, _, times) in COMMANDS.items()}
-    results, written, events = {name: [] for name in commands}, {}, 0
+    commands |= {f"xseg {name}": [tool, name, *options, *[path] * reads] for name, (options, _, reads) in COMMANDS.items()}
+    results, output_bytes, events = {name: [] for name in commands}, {}, 0
     for _ in range(rounds):
         for name, command in commands.items():
             results[name].append(run(command, folder))
             events = int((folder / "output").read_text()) if name == "pickle.load" else events
-            written[name] = (folder / ((COMMANDS.get(name[5:]) or ("", None))[1] or "output")).stat().st_size
+            output_bytes[name] = (folder / ((COMMANDS.get(name[5:]) or ("", None))[1] or "output")).stat().st_size
     print(f"{os.path.basename(path)}: {events} events, {size / 1e6:.0f} MB, {rounds} round{'s' * (rounds > 1)}")
     print(f"{'':14}{'seconds':>9}{'/ load':>9}{'us/event':>10}{'MiB':>7}{'/ file':>9}{'MB written':>12}")
     load = statistics.median(seconds for seconds, _ in results["pickle.load"])
     for name, runs in results.items():
         seconds, memory = statistics.median(cpu for cpu, _ in runs), max(peak for _, peak in runs)
-        times = COMMANDS[name[5:]][2] if name != "pickle.load" else 1
-        print(f"{name:14}{seconds:9.2f}{seconds / (times * load):9.2f}{seconds / events * 1e6:10.2f}"
+        reads = COMMANDS[name[5:]][2] if name != "pickle.load" else 1
+        print(f"{name:14}{seconds:9.2f}{seconds / (reads * load):9.2f}{seconds / events * 1e6:10.2f}"
               f"{memory / (1 << 20):7.0f}{memory / size:9.2f}"
-              + (f"{written[name] / 1e6:12.1f}" if name != "pickle.load" else ""), flush=True)
+              + (f"{output_bytes[name] / 1e6:12.1f}" if name != "pickle.load" else ""), flush=True)
 
 
 def main():

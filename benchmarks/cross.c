@@ -14,9 +14,9 @@
 #include "benchmarks/measure.h"
 #include "benchmarks/team.h"
 
-#define BATCH 256u
-#define SLOTS 1000u
-#define DRAWN 4096u
+#define BATCH    256u
+#define SLOTS    1000u
+#define SEQUENCE 4096u
 
 /* A batch on its way to the other thread. */
 struct mailbox {
@@ -24,11 +24,11 @@ struct mailbox {
     void *blocks[BATCH];
 };
 
-struct side {
-    unsigned number;
+struct worker {
+    unsigned index;
     uint64_t seed;
-    size_t bytes[DRAWN];
-    uint32_t slot[DRAWN];
+    size_t bytes[SEQUENCE];
+    uint32_t slot[SEQUENCE];
 };
 
 static struct mailbox mailboxes[2];
@@ -49,9 +49,9 @@ static void wait_until(const atomic_bool *flag, bool value)
 }
 
 /* Free the batch of the other thread. */
-static void free_batch(unsigned number)
+static void free_batch(unsigned index)
 {
-    struct mailbox *mailbox = &mailboxes[number];
+    struct mailbox *mailbox = &mailboxes[index];
     void *blocks[BATCH];
 
     wait_until(&mailbox->is_full, true);
@@ -62,31 +62,31 @@ static void free_batch(unsigned number)
         bench_free(blocks[i]);
 }
 
-static uint64_t in_batches(void *self, uint64_t count)
+static uint64_t exchange_batches(void *self, uint64_t count)
 {
-    struct side *side = self;
-    struct mailbox *other = &mailboxes[1 - side->number];
+    struct worker *worker = self;
+    struct mailbox *peer = &mailboxes[1 - worker->index];
     void *blocks[BATCH];
 
-    for (uint64_t done = 0; done < count; done += BATCH) {
+    for (uint64_t completed = 0; completed < count; completed += BATCH) {
         for (unsigned i = 0; i < BATCH; i++)
-            blocks[i] = bench_alloc(side->bytes[(done + i) % DRAWN], side->number);
-        wait_until(&other->is_full, false);
+            blocks[i] = bench_alloc(worker->bytes[(completed + i) % SEQUENCE], worker->index);
+        wait_until(&peer->is_full, false);
         for (unsigned i = 0; i < BATCH; i++)
-            other->blocks[i] = blocks[i];
-        atomic_store_explicit(&other->is_full, true, memory_order_release);
-        free_batch(side->number);
+            peer->blocks[i] = blocks[i];
+        atomic_store_explicit(&peer->is_full, true, memory_order_release);
+        free_batch(worker->index);
     }
     return 0;
 }
 
-static uint64_t one_by_one(void *self, uint64_t count)
+static uint64_t exchange_singly(void *self, uint64_t count)
 {
-    struct side *side = self;
+    struct worker *worker = self;
 
     for (uint64_t i = 0; i < count; i++) {
-        void *block = bench_alloc(side->bytes[i % DRAWN], side->number);
-        block = atomic_exchange(&slots[(side->slot[i % DRAWN] + i) % SLOTS].block, block);
+        void *block = bench_alloc(worker->bytes[i % SEQUENCE], worker->index);
+        block = atomic_exchange(&slots[(worker->slot[i % SEQUENCE] + i) % SLOTS].block, block);
         if (block != NULL)
             bench_free(block);
     }
@@ -95,21 +95,21 @@ static uint64_t one_by_one(void *self, uint64_t count)
 
 int main(int argc, char **argv)
 {
-    static struct side sides[2];
-    struct team team = {.count = 2, .self = {&sides[0], &sides[1]}};
+    static struct worker workers[2];
+    struct team team = {.count = 2, .self = {&workers[0], &workers[1]}};
 
     measure_open(argc, argv, 2);
     for (unsigned i = 0; i < 2; i++) {
-        sides[i].number = i;
-        sides[i].seed = i + 1;
-        for (unsigned j = 0; j < DRAWN; j++) {
-            sides[i].bytes[j] = 1 + draw(&sides[i].seed) % (8 << 10);
-            sides[i].slot[j] = draw(&sides[i].seed) % SLOTS;
+        workers[i].index = i;
+        workers[i].seed = i + 1;
+        for (unsigned j = 0; j < SEQUENCE; j++) {
+            workers[i].bytes[j] = 1 + draw(&workers[i].seed) % (8 << 10);
+            workers[i].slot[j] = draw(&workers[i].seed) % SLOTS;
         }
     }
-    team.work = in_batches;
+    team.work = exchange_batches;
     (void)measure_steps(&(struct measure){"cross", "batches of 256", 200000, team_run, &team});
-    team.work = one_by_one;
+    team.work = exchange_singly;
     (void)measure_steps(&(struct measure){"cross", "one by one", 200000, team_run, &team});
     for (unsigned i = 0; i < SLOTS; i++)
         if (atomic_load(&slots[i].block) != NULL)

@@ -14,16 +14,16 @@
 static uint64_t grow(void *self, uint64_t count)
 {
     const size_t bytes = *(const size_t *)self;
-    uint64_t spent = 0;
+    uint64_t elapsed_ns = 0;
 
     for (uint64_t i = 0; i < count; i++) {
-        const uint64_t began = measure_now();
+        const uint64_t start_ns = measure_now();
         void *block = bench_alloc(bytes, 0);
-        spent += measure_now() - began;
+        elapsed_ns += measure_now() - start_ns;
         bench_free(block);
         bench_empty_cache();
     }
-    return spent;
+    return elapsed_ns;
 }
 
 static void count_calls(const char *name, size_t bytes)
@@ -51,7 +51,8 @@ static void count_calls(const char *name, size_t bytes)
 #define REGISTERED       300u
 #define REGISTERED_BYTES ((size_t)20 << 20)
 
-/* The ranges are in another pool, so growth does not map memory in them.  Returns false if the allocator has no registration. */
+/* The ranges are in another pool, so growth does not map memory in them.  Returns false if the allocator has no
+ * registration. */
 static bool register_ranges(void)
 {
     for (unsigned i = 0; i < REGISTERED; i++)

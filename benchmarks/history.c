@@ -56,25 +56,25 @@ struct pairs {
 };
 
 /* Run the pairs below `frames` recursive calls. */
-static __attribute__((noinline)) void descend(struct pairs *pairs, unsigned frames)
+static __attribute__((noinline)) void recurse(struct pairs *pairs, unsigned frames)
 {
     if (frames > 0) {
-        descend(pairs, frames - 1);
+        recurse(pairs, frames - 1);
         __asm__ volatile(""); /* prevents a tail call */
         return;
     }
-    const uint64_t began = measure_now();
+    const uint64_t start_ns = measure_now();
     for (uint64_t i = 0; i < pairs->count; i++)
         sites[i % SITES](pairs->stream);
-    pairs->ns = measure_now() - began;
+    pairs->ns = measure_now() - start_ns;
 }
 
-static uint64_t exchange(void *self, uint64_t count)
+static uint64_t run_pairs(void *self, uint64_t count)
 {
     struct pairs *pairs = self;
 
     pairs->count = count;
-    descend(pairs, DEPTH);
+    recurse(pairs, DEPTH);
     return pairs->ns;
 }
 
@@ -108,11 +108,11 @@ static double time_clock(void)
 
     for (unsigned tries = 0; tries < 20; tries++) {
         volatile uint64_t last = 0;
-        const uint64_t began = measure_now();
+        const uint64_t start_ns = measure_now();
 
         for (uint64_t i = 0; i < READS; i++)
             last = read_clock();
-        const uint64_t ns = measure_now() - began;
+        const uint64_t ns = measure_now() - start_ns;
         minimum = ns < minimum ? ns : minimum;
         (void)last;
     }
@@ -124,7 +124,7 @@ static double time_clock(void)
 static void measure_threads(const char *const names[2])
 {
     static struct pairs pairs[2] = {{.stream = 1}, {.stream = 2}};
-    struct team team = {.work = exchange, .self = {&pairs[0], &pairs[1]}};
+    struct team team = {.work = run_pairs, .self = {&pairs[0], &pairs[1]}};
     double ns[2];
 
     for (team.count = 1; team.count <= 2; team.count++)
@@ -137,12 +137,12 @@ int main(int argc, char **argv)
     struct pairs pairs = {.stream = 0};
 
     measure_open(argc, argv, 3);
-    const double off = measure("off", exchange, &pairs);
+    const double off = measure("off", run_pairs, &pairs);
     const double clock = time_clock();
 
     measure_print("history", "clock read", "ns, minimum", clock, "");
     if (bench_record_history(BENCH_EVENTS)) {
-        const double on = measure("events", exchange, &pairs);
+        const double on = measure("events", run_pairs, &pairs);
 
         measure_print("history", "event, without clock read", "ns per event",
                       (on - off) / EVENTS - clock, "");
@@ -150,7 +150,7 @@ int main(int argc, char **argv)
             measure_threads((const char *[]){"events, 1 thread", "events, 2 threads"});
     }
     if (bench_record_history(BENCH_EVENTS_AND_STACKS)) {
-        const double on = measure("events with 32 frames", exchange, &pairs);
+        const double on = measure("events with 32 frames", run_pairs, &pairs);
 
         measure_print("history", "event with 32 frames", "ns per event", (on - off) / EVENTS,
                       bench_stack_method());

@@ -6,11 +6,11 @@
 static uint64_t same_block(void *self, uint64_t count)
 {
     const size_t bytes = *(const size_t *)self;
-    const uint64_t began = measure_now();
+    const uint64_t start_ns = measure_now();
 
     for (uint64_t i = 0; i < count; i++)
         bench_free(bench_alloc(bytes, 0));
-    return measure_now() - began;
+    return measure_now() - start_ns;
 }
 
 int main(int argc, char **argv)

@@ -31,34 +31,34 @@ static void check(xseg_status status)
 
 static double now_us(void)
 {
-    struct timespec now;
+    struct timespec time;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
 }
 
-static int compare(const void *left, const void *right)
+static int compare_doubles(const void *first, const void *second)
 {
-    const double a = *(const double *)left, b = *(const double *)right;
+    const double a = *(const double *)first, b = *(const double *)second;
 
     return (a > b) - (a < b);
 }
 
-/* Time and modeled driver time of a step, since the previous one. */
+/* Host time and modeled driver time of each step. */
 static double host_us[STEPS][ROUNDS], driver_us[STEPS];
-static double host_began;
-static uint64_t driver_began;
+static double host_start_us;
+static uint64_t driver_start_ns;
 
 static void begin_steps(void)
 {
-    host_began = now_us();
-    driver_began = xseg_sim_clock();
+    host_start_us = now_us();
+    driver_start_ns = xseg_sim_clock();
 }
 
 static void end_step(unsigned step, unsigned round)
 {
-    host_us[step][round] = now_us() - host_began;
-    driver_us[step] = (double)(xseg_sim_clock() - driver_began) / 1e3;
+    host_us[step][round] = now_us() - host_start_us;
+    driver_us[step] = (double)(xseg_sim_clock() - driver_start_ns) / 1e3;
     begin_steps();
 }
 
@@ -79,7 +79,7 @@ static void measure(struct xseg_allocator *allocator, size_t pages)
     }
     printf("%5zu", pages);
     for (unsigned step = 0; step < STEPS; step++) {
-        qsort(host_us[step], ROUNDS, sizeof(double), compare);
+        qsort(host_us[step], ROUNDS, sizeof(double), compare_doubles);
         printf("   %9.1f %9.1f", host_us[step][ROUNDS / 2], driver_us[step]);
     }
     printf("\n");

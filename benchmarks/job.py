@@ -9,7 +9,7 @@ import random
 import struct
 import sys
 
-BASE, PAGE, GRAIN = 0x7f0000000000, 2 << 20, 512
+BASE, PAGE, ALIGNMENT = 0x7f0000000000, 2 << 20, 512
 MIB = 1 << 20
 LAYERS = 24
 
@@ -28,15 +28,15 @@ class Pickle:
         self.count += 1
         return data + b"\x94"
 
-    def again(self, key):
+    def reference(self, key):
         """Encode a reference to an earlier value."""
-        at = self.memo[key]
-        return b"h%c" % at if at < 256 else b"j" + struct.pack("<I", at)
+        index = self.memo[key]
+        return b"h%c" % index if index < 256 else b"j" + struct.pack("<I", index)
 
     def text(self, text):
         """Encode a string, which is written once."""
         if text in self.memo:
-            return self.again(text)
+            return self.reference(text)
         data = text.encode()
         head = b"\x8c%c" % len(data) if len(data) < 256 else b"X" + struct.pack("<I", len(data))
         return self.memoized(head + data, text)
@@ -63,13 +63,14 @@ class Pickle:
         if isinstance(value, tuple):
             return self.memoized(b"".join(map(self.value, value)) + b"\x86")
         if id(value) in self.memo:
-            return self.again(id(value))
+            return self.reference(id(value))
         self.retained.append(value)
         if isinstance(value, dict):
             head = self.memoized(b"}", id(value))
             return head + b"(" + b"".join(self.text(key) + self.value(member) for key, member in value.items()) + b"u"
         head = self.memoized(b"]", id(value))
-        return head + b"".join(b"(" + b"".join(map(self.value, value[at:at + 1000])) + b"e" for at in range(0, len(value), 1000))
+        return head + b"".join(b"(" + b"".join(map(self.value, value[start:start + 1000])) + b"e"
+                               for start in range(0, len(value), 1000))
 
     def entry(self, action, address, size, now, frames):
         """Write an event of the history."""
@@ -111,56 +112,56 @@ class Memory:
         self.events += 1
         self.out.entry(action, address, size, self.time, frames)
 
-    def stack(self, *places):
+    def stack(self, *sites):
         """A list of frames, the innermost first; equal stacks share a list."""
-        if places not in self.stacks:
-            inner = [("empty", "torch/utils/_device.py", 109), ("__torch_function__", "torch/overrides.py", 1727)]
-            self.stacks[places] = [{"name": name, "filename": file, "line": line} for name, file, line in [*inner, *places]]
-        return self.stacks[places]
+        if sites not in self.stacks:
+            innermost = [("empty", "torch/utils/_device.py", 109), ("__torch_function__", "torch/overrides.py", 1727)]
+            self.stacks[sites] = [{"name": name, "filename": file, "line": line} for name, file, line in [*innermost, *sites]]
+        return self.stacks[sites]
 
-    def alloc(self, size, *places):
+    def alloc(self, size, *sites):
         """Allocate; returns the address."""
-        taken, frames = -(-size // GRAIN) * GRAIN, self.stack(*places)
-        at = next((i for i, free in enumerate(self.sizes) if free >= taken), None)
-        if at is None:
-            grown = -(-taken // PAGE) * PAGE
-            self.record("segment_map", self.end, grown)
-            self.add_free(self.end, grown)
-            self.end += grown
-            at = next(i for i, free in enumerate(self.sizes) if free >= taken)
-        address = self.starts[at]
-        self.starts[at] += taken
-        self.sizes[at] -= taken
-        if self.sizes[at] == 0:
-            del self.starts[at], self.sizes[at]
-        self.blocks[address] = (size, taken, frames)
+        rounded, frames = -(-size // ALIGNMENT) * ALIGNMENT, self.stack(*sites)
+        index = next((i for i, free in enumerate(self.sizes) if free >= rounded), None)
+        if index is None:
+            growth = -(-rounded // PAGE) * PAGE
+            self.record("segment_map", self.end, growth)
+            self.add_free(self.end, growth)
+            self.end += growth
+            index = next(i for i, free in enumerate(self.sizes) if free >= rounded)
+        address = self.starts[index]
+        self.starts[index] += rounded
+        self.sizes[index] -= rounded
+        if self.sizes[index] == 0:
+            del self.starts[index], self.sizes[index]
+        self.blocks[address] = (size, rounded, frames)
         self.record("alloc", address, size, frames)
         return address
 
     def add_free(self, start, size):
         """Add a free range, coalesced with its neighbors."""
-        at = bisect.bisect_left(self.starts, start)
-        if at < len(self.starts) and start + size == self.starts[at]:
-            size += self.sizes[at]
-            del self.starts[at], self.sizes[at]
-        if at > 0 and self.starts[at - 1] + self.sizes[at - 1] == start:
-            self.sizes[at - 1] += size
+        index = bisect.bisect_left(self.starts, start)
+        if index < len(self.starts) and start + size == self.starts[index]:
+            size += self.sizes[index]
+            del self.starts[index], self.sizes[index]
+        if index > 0 and self.starts[index - 1] + self.sizes[index - 1] == start:
+            self.sizes[index - 1] += size
         else:
-            self.starts.insert(at, start)
-            self.sizes.insert(at, size)
+            self.starts.insert(index, start)
+            self.sizes.insert(index, size)
 
     def free(self, address):
-        size, taken, frames = self.blocks.pop(address)
+        size, rounded, frames = self.blocks.pop(address)
         self.record("free_requested", address, size, frames)
         self.record("free_completed", address, size, frames)
-        self.add_free(address, taken)
+        self.add_free(address, rounded)
 
     def state(self):
         """The other keys of the dictionary that _dump_snapshot() writes."""
         ranges = [(a, t, s, "active_allocated", f) for a, (s, t, f) in self.blocks.items()]
         ranges += [(a, s, 0, "inactive", []) for a, s in zip(self.starts, self.sizes)]
-        blocks = [{"address": address, "size": taken, "requested_size": size, "state": state, "frames": frames}
-                  for address, taken, size, state, frames in sorted(ranges, key=lambda block: block[0])]
+        blocks = [{"address": address, "size": rounded, "requested_size": size, "state": state, "frames": frames}
+                  for address, rounded, size, state, frames in sorted(ranges, key=lambda block: block[0])]
         segment = {"device": 0, "address": BASE, "total_size": self.end - BASE, "stream": 0, "segment_type": "large",
                    "segment_pool_id": (0, 0), "is_expandable": True, "frames": [], "blocks": blocks}
         return {"segments": [segment], "external_annotations": [],
@@ -170,46 +171,46 @@ class Memory:
 def train(out, events, seed=1, leaked=0.05):
     """Training steps of a transformer with sequences of different lengths; in the fraction `leaked` of the steps, a metric leaks a
     block.  Returns the memory at the end."""
-    draw, memory = random.Random(seed), Memory(out)
+    rng, memory = random.Random(seed), Memory(out)
     main = ("main", "train.py", 188)
     weights = [memory.alloc(size, ("__init__", "model.py", 31), main) for size in [9 * MIB, 3 * MIB] * LAYERS]
     states, gradients = [], {}
     while memory.events < events:
         step = ("step", "train.py", 142)
-        tokens = draw.randrange(200, 1024)
+        tokens = rng.randrange(200, 1024)
         batch = memory.alloc(tokens * 4096, ("collate", "data.py", 77), step, main)
         saved = []
         for layer in range(LAYERS):
-            workspace = memory.alloc(draw.choice([1, 2, 4]) * MIB + 4096, ("matmul", "model.py", 88), step, main)
+            workspace = memory.alloc(rng.choice([1, 2, 4]) * MIB + 4096, ("matmul", "model.py", 88), step, main)
             saved.append(memory.alloc(tokens * tokens * 8, ("attention", "model.py", 112), ("forward", "model.py", 140), step, main))
             saved.append(memory.alloc(tokens * 9000, ("mlp", "model.py", 127), ("forward", "model.py", 143), step, main))
             memory.free(workspace)
             if layer % 6 == 0:
-                memory.free(memory.alloc(draw.randrange(100, 9000), ("norm", "model.py", 64), step, main))
+                memory.free(memory.alloc(rng.randrange(100, 9000), ("norm", "model.py", 64), step, main))
         loss = memory.alloc(tokens * 50304, ("cross_entropy", "loss.py", 19), step, main)
-        for number in reversed(range(2 * LAYERS)):
-            if number not in gradients:
-                gradients[number] = memory.alloc((9 if number % 2 == 0 else 3) * MIB, ("backward", "train.py", 151), main)
-            memory.free(saved[number])
+        for index in reversed(range(2 * LAYERS)):
+            if index not in gradients:
+                gradients[index] = memory.alloc((9 if index % 2 == 0 else 3) * MIB, ("backward", "train.py", 151), main)
+            memory.free(saved[index])
         memory.free(loss)
         if not states:
             states = [memory.alloc(size, ("init_state", "optimizer.py", 58), ("step", "train.py", 155), main)
                       for size in [9 * MIB, 3 * MIB] * LAYERS]
-        if draw.random() < 0.2:
-            for number in list(gradients):
-                memory.free(gradients.pop(number))
+        if rng.random() < 0.2:
+            for index in list(gradients):
+                memory.free(gradients.pop(index))
         memory.free(batch)
-        if draw.random() < leaked and len(weights) < 400:
-            weights.append(memory.alloc(draw.randrange(20, 300) * 1000, ("append", "metrics.py", 23), step, main))
+        if rng.random() < leaked and len(weights) < 400:
+            weights.append(memory.alloc(rng.randrange(20, 300) * 1000, ("append", "metrics.py", 23), step, main))
     return memory
 
 
-def write(path, events, **how):
+def write(path, events, **options):
     """Write the snapshot."""
     with open(path, "wb") as file:
         out = Pickle(file)
         out.begin()
-        out.end(train(out, events, **how).state())
+        out.end(train(out, events, **options).state())
 
 
 if __name__ == "__main__":

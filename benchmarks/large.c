@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Time of a free and an allocation of blocks of up to 24 MiB, among 10^2 to 10^4 live blocks. */
+/* Time of a free and an allocation of blocks of up to 24 MiB, among 10^2 to 10^4 allocated blocks. */
 #include "benchmarks/live.h"
 #include "benchmarks/measure.h"
 

@@ -18,26 +18,27 @@ static uint32_t draw(uint64_t *seed)
 }
 
 /* Huge pages reduce the time that the benchmark itself takes to read the table of 10^6 blocks. */
-static void *make_table(size_t bytes)
+static void *allocate_table(size_t bytes)
 {
-    const size_t huge = (size_t)2 << 20, all = (bytes + huge - 1) / huge * huge;
-    void *table = aligned_alloc(huge, all);
+    const size_t huge_page = (size_t)2 << 20,
+                 table_bytes = (bytes + huge_page - 1) / huge_page * huge_page;
+    void *table = aligned_alloc(huge_page, table_bytes);
 
     if (table == NULL)
         exit(3);
-    (void)madvise(table, all, MADV_HUGEPAGE);
-    memset(table, 0, all);
+    (void)madvise(table, table_bytes, MADV_HUGEPAGE);
+    memset(table, 0, table_bytes);
     return table;
 }
 
 void live_init(struct live *live, uint32_t count, size_t max_bytes, uint32_t stream,
                uint32_t streams, uint64_t seed)
 {
-    live->blocks = make_table(count * sizeof(*live->blocks));
+    live->blocks = allocate_table(count * sizeof(*live->blocks));
     live->count = count;
     live->streams = streams;
     live->stream = stream;
-    live->turn = live->step = 0;
+    live->offset = live->step = 0;
     for (uint32_t i = 0; i < LIVE_SEQUENCE; i++) {
         live->order[i] = (uint32_t)((uint64_t)draw(&seed) * count >> 32) / streams * streams;
         live->bytes[i] = 1 + (size_t)((uint64_t)draw(&seed) * max_bytes >> 32);
@@ -58,24 +59,24 @@ bool live_fits(const char *benchmark, const char *name, uint32_t count, size_t m
 uint64_t live_churn(void *self, uint64_t count)
 {
     struct live *live = self;
-    const uint64_t began = measure_now();
-    uint32_t turn = live->turn, stream = live->turn % live->streams, step = live->step;
+    const uint64_t start_ns = measure_now();
+    uint32_t offset = live->offset, stream = live->offset % live->streams, step = live->step;
 
     for (uint64_t i = 0; i < count; i++, step++) {
-        uint32_t at = live->order[step % LIVE_SEQUENCE] + turn;
+        uint32_t index = live->order[step % LIVE_SEQUENCE] + offset;
 
-        at -= at >= live->count ? live->count : 0;
-        bench_free(live->blocks[at]);
-        live->blocks[at] =
+        index -= index >= live->count ? live->count : 0;
+        bench_free(live->blocks[index]);
+        live->blocks[index] =
             bench_alloc(live->bytes[step * 7 % LIVE_SEQUENCE], live->stream + stream);
         if (++stream == live->streams)
             stream = 0;
-        if (++turn == live->count)
-            turn = 0;
+        if (++offset == live->count)
+            offset = 0;
     }
-    live->turn = turn;
+    live->offset = offset;
     live->step = step;
-    return measure_now() - began;
+    return measure_now() - start_ns;
 }
 
 void live_fini(struct live *live)

@@ -19,10 +19,10 @@ static uint64_t max_warm_up_steps = UINT64_MAX;
 
 uint64_t measure_now(void)
 {
-    struct timespec now;
+    struct timespec time;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
 void measure_open(int argc, char **argv, unsigned streams)
@@ -48,7 +48,7 @@ void measure_open(int argc, char **argv, unsigned streams)
     bench_open(config, streams);
 }
 
-static int compare(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
 
@@ -61,33 +61,33 @@ struct batches {
     unsigned count;
 };
 
-static double quantile(const struct batches *batches, double part)
+static double quantile(const struct batches *batches, double fraction)
 {
-    const double at = part * (batches->count - 1);
-    const unsigned low = (unsigned)at;
+    const double position = fraction * (batches->count - 1);
+    const unsigned low = (unsigned)position;
     const unsigned high = low + (low + 1 < batches->count);
 
-    return batches->ns[low] + (at - low) * (batches->ns[high] - batches->ns[low]);
+    return batches->ns[low] + (position - low) * (batches->ns[high] - batches->ns[low]);
 }
 
-static void add(struct batches *batches, double ns)
+static void add_batch(struct batches *batches, double ns)
 {
     batches->ns[batches->count++] = ns;
-    qsort(batches->ns, batches->count, sizeof(batches->ns[0]), compare);
+    qsort(batches->ns, batches->count, sizeof(batches->ns[0]), compare_doubles);
 }
 
-static bool is_enough(const struct batches *batches, uint64_t began)
+static bool is_finished(const struct batches *batches, uint64_t start_ns)
 {
     const double median = quantile(batches, 0.5);
 
     if (batches->count < BATCHES_MIN)
-        return (double)(measure_now() - began) > 4e9 * seconds && batches->count > 2;
-    return batches->count == BATCHES_MAX || (double)(measure_now() - began) > 1e9 * seconds ||
+        return (double)(measure_now() - start_ns) > 4e9 * seconds && batches->count > 2;
+    return batches->count == BATCHES_MAX || (double)(measure_now() - start_ns) > 1e9 * seconds ||
            (batches->count >= 4 * BATCHES_MIN &&
             quantile(batches, 0.75) - quantile(batches, 0.25) < SPREAD * median);
 }
 
-static double print(const struct measure *measure, const struct batches *batches)
+static double print_row(const struct measure *measure, const struct batches *batches)
 {
     const double median = quantile(batches, 0.5);
 
@@ -97,41 +97,42 @@ static double print(const struct measure *measure, const struct batches *batches
     return median;
 }
 
-/* The shorter time of two runs.  An interrupted run would give batches of few steps, dominated by the start of threads. */
-static uint64_t time_of(const struct measure *measure, uint64_t steps)
+/* Get the shorter time of two runs.  After an interrupted run, batches would have few steps, and most of their time would be
+ * the start of threads. */
+static uint64_t time_steps(const struct measure *measure, uint64_t steps)
 {
-    const uint64_t one = measure->steps(measure->self, steps);
-    const uint64_t other = measure->steps(measure->self, steps);
+    const uint64_t first = measure->steps(measure->self, steps);
+    const uint64_t second = measure->steps(measure->self, steps);
 
-    return one < other ? one : other;
+    return first < second ? first : second;
 }
 
 double measure_steps(const struct measure *measure)
 {
     struct batches batches = {.count = 0};
-    const uint64_t warm =
+    const uint64_t warm_up =
         measure->warm_up < max_warm_up_steps ? measure->warm_up : max_warm_up_steps;
-    uint64_t steps = 1, ns = measure->steps(measure->self, warm);
+    uint64_t steps = 1, ns = measure->steps(measure->self, warm_up);
 
-    while ((ns = time_of(measure, steps)) < BATCH_NS)
+    while ((ns = time_steps(measure, steps)) < BATCH_NS)
         steps = ns < BATCH_NS / 16 ? steps * 8 : steps * 2;
-    const uint64_t began = measure_now();
+    const uint64_t start_ns = measure_now();
     do
-        add(&batches, (double)measure->steps(measure->self, steps) / (double)steps);
-    while (!is_enough(&batches, began));
-    return print(measure, &batches);
+        add_batch(&batches, (double)measure->steps(measure->self, steps) / (double)steps);
+    while (!is_finished(&batches, start_ns));
+    return print_row(measure, &batches);
 }
 
-double measure_events(const struct measure *measure, uint64_t parts)
+double measure_events(const struct measure *measure, uint64_t events)
 {
     struct batches batches = {.count = 0};
 
     (void)measure->steps(measure->self, 1);
-    const uint64_t began = measure_now();
+    const uint64_t start_ns = measure_now();
     do
-        add(&batches, (double)measure->steps(measure->self, 1) / (double)parts);
-    while (!is_enough(&batches, began));
-    return print(measure, &batches);
+        add_batch(&batches, (double)measure->steps(measure->self, 1) / (double)events);
+    while (!is_finished(&batches, start_ns));
+    return print_row(measure, &batches);
 }
 
 bool measure_fits(const char *benchmark, const char *name, uint64_t bytes)

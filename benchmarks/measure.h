@@ -6,7 +6,7 @@
  *
  *     benchmark  case  allocator  unit  median  lower  upper  batches  [note]
  *
- * Lower and upper are the quartiles of the batches.  The unit of a value that is counted or modeled says so.
+ * Lower and upper are the quartiles of the batches.  Units of counted and modeled values contain "counted" or "modeled".
  */
 #ifndef BENCHMARKS_MEASURE_H
 #define BENCHMARKS_MEASURE_H
@@ -29,15 +29,15 @@ void measure_open(int argc, char **argv, unsigned streams);
 /* Measure the nanoseconds of a step, and print the row.  Returns the median. */
 double measure_steps(const struct measure *measure);
 
-/* Like measure_steps(), for steps that consist of `parts` events: each batch is one step, and the row has the time of an
+/* Like measure_steps(), for steps that consist of `events` events: each batch is one step, and the row has the time of an
  * event. */
-double measure_events(const struct measure *measure, uint64_t parts);
+double measure_events(const struct measure *measure, uint64_t events);
 
 /* Print a row with a value that is not a time.  note: "" for none. */
 void measure_print(const char *benchmark, const char *name, const char *unit, double value,
                    const char *note);
 
-/* Whether the device has memory for a case of `bytes`.  If not, a message on standard error says so, and the case is left out. */
+/* Whether the device has memory for a case of `bytes`.  If not, prints to standard error that the case is omitted. */
 bool measure_fits(const char *benchmark, const char *name, uint64_t bytes);
 
 uint64_t measure_now(void);

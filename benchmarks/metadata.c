@@ -36,11 +36,11 @@ int main(int argc, char **argv)
     const uint64_t before = resident_bytes();
     live_init(&live, BLOCKS, 8 << 10, 0, 1, 1);
     const double mapped = (double)bench_reserved_bytes();
-    const double grown = (double)(resident_bytes() - before - BLOCKS * sizeof(*live.blocks));
+    const double growth = (double)(resident_bytes() - before - BLOCKS * sizeof(*live.blocks));
     const uint64_t host = bench_host_bytes();
     if (host != BENCH_UNKNOWN)
         measure_print("metadata", "10^6 live", "%, counted", 100.0 * (double)host / mapped, "");
-    measure_print("metadata", "10^6 live", "%, measured", 100.0 * grown / mapped, "");
+    measure_print("metadata", "10^6 live", "%, measured", 100.0 * growth / mapped, "");
     live_fini(&live);
     return 0;
 }

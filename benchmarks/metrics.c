@@ -13,9 +13,9 @@
 #include "xseg/sim.h"
 #include "xseg/xseg.h"
 
-#define POOLS  128u
-#define ROUNDS 301u
-#define OTHER  ((size_t)8 << 20) /* bytes that are read before a page */
+#define POOLS          128u
+#define ROUNDS         301u
+#define EVICTION_BYTES ((size_t)8 << 20) /* bytes that are read before a page */
 
 static void check(xseg_status status, const char *operation)
 {
@@ -30,34 +30,34 @@ static void check(xseg_status status, const char *operation)
 
 static double now_us(void)
 {
-    struct timespec now;
+    struct timespec time;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
 }
 
-static int compare(const void *left, const void *right)
+static int compare_doubles(const void *first, const void *second)
 {
-    const double a = *(const double *)left, b = *(const double *)right;
+    const double a = *(const double *)first, b = *(const double *)second;
 
     return (a > b) - (a < b);
 }
 
 /* Read other memory, which evicts the allocator's memory from the CPU caches. */
-static void read_other(void)
+static void evict_caches(void)
 {
-    static char *other;
+    static char *buffer;
     volatile char sum = 0;
 
-    if (other == NULL)
-        other = calloc(1, OTHER);
-    for (size_t i = 0; other != NULL && i < OTHER; i += 64)
-        sum = (char)(sum + other[i]++);
+    if (buffer == NULL)
+        buffer = calloc(1, EVICTION_BYTES);
+    for (size_t i = 0; buffer != NULL && i < EVICTION_BYTES; i += 64)
+        sum = (char)(sum + buffer[i]++);
 }
 
 static char page[256 << 10];
 
-static size_t make_text(struct xseg_allocator *allocator)
+static size_t print_page(struct xseg_allocator *allocator)
 {
     size_t needed = 0;
 
@@ -65,7 +65,7 @@ static size_t make_text(struct xseg_allocator *allocator)
     return needed - 1;
 }
 
-static size_t make_file(struct xseg_allocator *allocator)
+static size_t write_page(struct xseg_allocator *allocator)
 {
     char path[128];
 
@@ -76,22 +76,22 @@ static size_t make_file(struct xseg_allocator *allocator)
 }
 
 static void measure(struct xseg_allocator *allocator, unsigned pools, const char *name,
-                    size_t (*make)(struct xseg_allocator *allocator))
+                    size_t (*output)(struct xseg_allocator *allocator))
 {
     double cold[ROUNDS], warm[ROUNDS];
     size_t bytes = 0;
 
     for (unsigned i = 0; i < ROUNDS; i++) {
-        read_other();
-        double began = now_us();
-        bytes = make(allocator);
-        cold[i] = now_us() - began;
-        began = now_us();
-        (void)make(allocator);
-        warm[i] = now_us() - began;
+        evict_caches();
+        double start_us = now_us();
+        bytes = output(allocator);
+        cold[i] = now_us() - start_us;
+        start_us = now_us();
+        (void)output(allocator);
+        warm[i] = now_us() - start_us;
     }
-    qsort(cold, ROUNDS, sizeof(*cold), compare);
-    qsort(warm, ROUNDS, sizeof(*warm), compare);
+    qsort(cold, ROUNDS, sizeof(*cold), compare_doubles);
+    qsort(warm, ROUNDS, sizeof(*warm), compare_doubles);
     printf("%-4u %-12s %8.1f us cold   %8.1f us warm", pools, name, cold[ROUNDS / 2],
            warm[ROUNDS / 2]);
     if (bytes > 0)
@@ -112,11 +112,11 @@ int main(void)
     check(xseg_open("expandable_segments:True", &options, &allocator), "xseg_open");
     printf("private pools, output, median time with cold caches, and with warm caches\n");
     for (unsigned i = 0; i < POOLS; i++) {
-        struct xseg_pool_options how = {sizeof(how)};
+        struct xseg_pool_options pool_options = {sizeof(pool_options)};
         struct xseg_request request = {sizeof(request)};
 
-        how.name = "decoder graph";
-        check(xseg_pool_create(allocator, 0, &how, &pool[i]), "xseg_pool_create");
+        pool_options.name = "decoder graph";
+        check(xseg_pool_create(allocator, 0, &pool_options, &pool[i]), "xseg_pool_create");
         request.pool = pool[i];
         request.bytes = 1000;
         check(xseg_alloc_with(allocator, &request, &small[i]), "xseg_alloc_with");
@@ -124,8 +124,8 @@ int main(void)
         check(xseg_alloc_with(allocator, &request, &large[i]), "xseg_alloc_with");
         if (i + 1 != 1 && i + 1 != 16 && i + 1 != POOLS)
             continue;
-        measure(allocator, i + 1, "text", make_text);
-        measure(allocator, i + 1, "file", make_file);
+        measure(allocator, i + 1, "text", print_page);
+        measure(allocator, i + 1, "file", write_page);
     }
     for (unsigned i = 0; i < POOLS; i++) {
         check(xseg_free(allocator, small[i]), "xseg_free");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Time of a free and an allocation of blocks of up to 1 MiB, the maximum of the small pool, among 10^3 and 10^4 live blocks. */
+/* Time of a free and an allocation of blocks of up to 1 MiB, the maximum of the small pool, among 10^3 and 10^4 allocated
+ * blocks. */
 #include "benchmarks/live.h"
 #include "benchmarks/measure.h"
 

@@ -20,7 +20,7 @@
 static const struct {
     const char *name;
     uint32_t count;
-    size_t most;
+    size_t max_bytes;
 } churns[] = {
     {"small_churn", 1000, 8 << 10}, {"mid_churn", 1000, 1 << 20}, {"large_churn", 1000, 24 << 20}};
 
@@ -28,11 +28,11 @@ static const struct {
 
 static uint64_t same_block(size_t bytes, uint64_t count)
 {
-    const uint64_t began = measure_now();
+    const uint64_t start_ns = measure_now();
 
     for (uint64_t i = 0; i < count; i++)
         bench_free(bench_alloc(bytes, 0));
-    return measure_now() - began;
+    return measure_now() - start_ns;
 }
 
 int main(int argc, char **argv)
@@ -63,9 +63,9 @@ int main(int argc, char **argv)
             (void)fprintf(stderr, "%s: unknown case, %s\n", program, argv[1]);
             return 2;
         }
-        if (!live_fits("pairs", churns[i].name, churns[i].count, churns[i].most))
+        if (!live_fits("pairs", churns[i].name, churns[i].count, churns[i].max_bytes))
             return 3;
-        live_init(&live, churns[i].count, churns[i].most, 0, 1, 1);
+        live_init(&live, churns[i].count, churns[i].max_bytes, 0, 1, 1);
         (void)live_churn(&live, WARM);
         ns = live_churn(&live, pairs);
         live_fini(&live);

@@ -4,7 +4,7 @@
  *
  * In a build with -finstrument-functions each function of the library reports its entry.  The program records the entries of
  * each path and prints them in order.  A line has the path, the file of the shared library, and the offset of the function in
- * that file.  paths.py makes such a build and resolves the offsets.  In other builds the program prints nothing.
+ * that file.  paths.py creates such a build and resolves the offsets.  In other builds the program prints nothing.
  *
  * The paths are those of a program in steady state: the streams are known, and each pool has a segment.
  */
@@ -24,7 +24,7 @@
 
 static void *entries[ENTRIES_MAX];
 static size_t count;
-static bool records;
+static bool is_recording;
 
 /* Called by instrumented functions. */
 void __cyg_profile_func_enter(void *function, void *caller);
@@ -33,7 +33,7 @@ void __cyg_profile_func_exit(void *function, void *caller);
 void __cyg_profile_func_enter(void *function, void *caller)
 {
     (void)caller;
-    if (records && count < ENTRIES_MAX)
+    if (is_recording && count < ENTRIES_MAX)
         entries[count++] = function;
 }
 
@@ -46,14 +46,14 @@ void __cyg_profile_func_exit(void *function, void *caller)
 static void begin_path(void)
 {
     count = 0;
-    records = true;
+    is_recording = true;
 }
 
 static void end_path(const char *path)
 {
     Dl_info info;
 
-    records = false;
+    is_recording = false;
     for (size_t i = 0; i < count; i++)
         if (dladdr(entries[i], &info) != 0)
             printf("%s %s %#zx\n", path, info.dli_fname,

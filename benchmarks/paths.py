@@ -28,8 +28,8 @@ def build(folder):
     return folder / "benchmarks/bench-paths"
 
 
-def entries(program):
-    """The entries of each path, as pairs of shared library and offset."""
+def read_entries(program):
+    """Run the program; returns the entries of each path, as pairs of shared library and offset."""
     result = {path: [] for path in PATHS}
     environment = {name: value for name, value in os.environ.items() if "ALLOC_CONF" not in name and name != "XSEG_DRIVER"}
     output = subprocess.run([program], check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout
@@ -48,7 +48,7 @@ def symbolize(library, offsets):
             for offset, name, location in zip(offsets, lines[::2], lines[1::2])}
 
 
-def functions(path, path_entries, names):
+def distinct_functions(path, path_entries, names):
     """The distinct functions of a path in the order of their first entry."""
     result = {}
     for library, offset in path_entries:
@@ -68,16 +68,16 @@ def main():
     parser.add_argument("--list", nargs="*", metavar="PATH", choices=PATHS, help="print the functions of these paths, or of all")
     parser.add_argument("--builddir", type=pathlib.Path, default=ROOT / "build-paths")
     arguments = parser.parse_args()
-    all_entries = entries(build(arguments.builddir.resolve()))
+    all_entries = read_entries(build(arguments.builddir.resolve()))
     names = {}
     for library in {library for path in all_entries.values() for library, _ in path}:
         offsets = {offset for path in all_entries.values() for owner, offset in path if owner == library}
         names[library] = symbolize(library, sorted(offsets))
     for path, title in PATHS.items():
-        passed = functions(path, all_entries[path], names)
-        print(f"{title:32}{len(passed):5} functions{len({file for _, file in passed}):5} files")
+        path_functions = distinct_functions(path, all_entries[path], names)
+        print(f"{title:32}{len(path_functions):5} functions{len({file for _, file in path_functions}):5} files")
         if arguments.list is not None and (not arguments.list or path in arguments.list):
-            print("".join(f"    {name:48}{file}\n" for name, file in passed), end="")
+            print("".join(f"    {name:48}{file}\n" for name, file in path_functions), end="")
 
 
 if __name__ == "__main__":

@@ -19,22 +19,22 @@ import time
 import job
 
 
-def write(folder, rank, events, odd):
+def write(folder, rank, events, outlier):
     """Write the snapshot of a rank."""
     job.BASE = 0x7f0000000000 + rank * (1 << 36)
-    job.write(folder / f"train-rank{rank}.pickle", events, seed=rank, leaked=1 if rank == odd else 0.05)
+    job.write(folder / f"train-rank{rank}.pickle", events, seed=rank, leaked=1 if rank == outlier else 0.05)
 
 
 def measure(*command):
     """Run a command; returns the first line, elapsed seconds, CPU seconds and peak resident bytes."""
-    begin = time.monotonic()
+    start = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         text = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in (0, 1):
         sys.exit(f"ranks.py: command failed, status {process.returncode}: {command}")
-    return text.splitlines()[0], time.monotonic() - begin, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
+    return text.splitlines()[0], time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
 
 
 def main():
@@ -53,14 +53,14 @@ def main():
             list(workers.map(write, [folder] * distinct, range(distinct), [arguments.events] * distinct,
                              [distinct // 2] * distinct))
         for rank in range(distinct, arguments.ranks):
-            same = rank % distinct
-            os.link(folder / f"train-rank{same - (same == distinct // 2)}.pickle", folder / f"train-rank{rank}.pickle")
+            source = rank % distinct
+            os.link(folder / f"train-rank{source - (source == distinct // 2)}.pickle", folder / f"train-rank{rank}.pickle")
         size = sum(path.stat().st_size for path in folder.iterdir()) / arguments.ranks
         print(f"{arguments.ranks} files of {arguments.events} events, {size / 1e6:.1f} MB each, "
               f"{len(os.sched_getaffinity(0))} CPUs")
         for command in ("blame", "compare"):
-            line, seconds, busy, resident = measure(arguments.tool, command, str(folder))
-            print(f"xseg {command}: {seconds:.1f} s, {busy:.1f} s of CPU time, {resident >> 20} MiB: {line}")
+            line, seconds, cpu_seconds, resident = measure(arguments.tool, command, str(folder))
+            print(f"xseg {command}: {seconds:.1f} s, {cpu_seconds:.1f} s of CPU time, {resident >> 20} MiB: {line}")
 
 
 if __name__ == "__main__":

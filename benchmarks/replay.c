@@ -16,21 +16,22 @@
 
 #define STREAMS 16u
 
-/* Operations are short, and slots of blocks are reused, so that the replay evicts little of the allocator from the CPU cache. */
+/* Operations are short, and slots of blocks are reused, so that the replay evicts little of the allocator from the CPU
+ * cache. */
 struct op {
     uint64_t bytes : 48;
     uint64_t stream : 8;
     uint64_t kind : 8; /* first letter of the line; Y for `y *` */
-    uint32_t block;    /* its ID; its slot after the whole trace has been read */
+    uint32_t block;    /* ID of the block; after assign_slots(), its slot */
     uint32_t pool;
 };
 
 struct trace {
     struct op *ops;
     size_t count, capacity;
-    uint32_t ids, slots;
+    uint32_t id_count, slot_count;
     uint64_t events; /* allocations and frees */
-    uint64_t peak;   /* of live bytes */
+    uint64_t peak;   /* of allocated bytes */
     void **blocks;   /* by slot */
     bool at_once;
 };
@@ -41,13 +42,13 @@ _Noreturn static void fail(const char *file, const char *message)
     exit(2);
 }
 
-/* Numbers that are too high become STREAMS. */
-static unsigned char stream_of(unsigned long long number)
+/* Indices that are too high become STREAMS. */
+static unsigned char clamp_stream(unsigned long long index)
 {
-    return (unsigned char)(number < STREAMS ? number : STREAMS);
+    return (unsigned char)(index < STREAMS ? index : STREAMS);
 }
 
-static struct op parse(const char *line)
+static struct op parse_line(const char *line)
 {
     unsigned long long field[4] = {0};
     struct op op = {.kind = (unsigned char)line[0]};
@@ -58,18 +59,18 @@ static struct op parse(const char *line)
     switch (line[0]) {
     case 'a':
         op.bytes = field[1] & (((uint64_t)1 << 48) - 1);
-        op.stream = stream_of(field[2]);
+        op.stream = clamp_stream(field[2]);
         op.pool = (uint32_t)field[3];
         break;
     case 'u':
-        op.stream = stream_of(field[1]);
+        op.stream = clamp_stream(field[1]);
         break;
     case 'c': /* a capture or the configuration */
         op.kind = line[1] == 'b' || line[1] == 'e' ? '?' : 'c';
         break;
     case 'y':
         op.kind = count < 1 ? 'Y' : 'y';
-        op.stream = stream_of(field[0]);
+        op.stream = clamp_stream(field[0]);
         op.block = 0;
         break;
     default:
@@ -78,7 +79,7 @@ static struct op parse(const char *line)
     return op;
 }
 
-static void add(struct trace *trace, const struct op *op, const char *file)
+static void add_op(struct trace *trace, const struct op *op, const char *file)
 {
     if (strchr("afuyYe", op->kind) == NULL) {
         if (strchr("x#mcd\n", op->kind) == NULL)
@@ -95,38 +96,38 @@ static void add(struct trace *trace, const struct op *op, const char *file)
     }
     trace->ops[trace->count++] = *op;
     trace->events += op->kind == 'a' || op->kind == 'f';
-    trace->ids = op->block >= trace->ids ? op->block + 1 : trace->ids;
+    trace->id_count = op->block >= trace->id_count ? op->block + 1 : trace->id_count;
 }
 
-/* Replace IDs by slots; an allocation gets the slot that was freed last.  Also computes the peak of live bytes. */
-static void choose_slots(struct trace *trace, const char *file)
+/* Replace IDs by slots; an allocation gets the slot that was freed last.  Also computes the peak of allocated bytes. */
+static void assign_slots(struct trace *trace, const char *file)
 {
-    uint32_t *slot = calloc(trace->ids + 1, sizeof(*slot));
-    uint32_t *spare = calloc(trace->ids + 1, sizeof(*spare));
-    uint64_t *bytes = calloc(trace->ids + 1, sizeof(*bytes));
-    uint32_t spares = 0;
-    uint64_t live = 0;
+    uint32_t *slot_of = calloc(trace->id_count + 1, sizeof(*slot_of));
+    uint32_t *free_slots = calloc(trace->id_count + 1, sizeof(*free_slots));
+    uint64_t *bytes = calloc(trace->id_count + 1, sizeof(*bytes));
+    uint32_t free_count = 0;
+    uint64_t allocated = 0;
 
-    if (slot == NULL || spare == NULL || bytes == NULL)
+    if (slot_of == NULL || free_slots == NULL || bytes == NULL)
         fail(file, "out of host memory");
     for (size_t i = 0; i < trace->count; i++) {
         struct op *op = &trace->ops[i];
         const uint32_t id = op->block;
 
         if (op->kind == 'a')
-            slot[id] = spares > 0 ? spare[--spares] : trace->slots++;
-        op->block = slot[id];
+            slot_of[id] = free_count > 0 ? free_slots[--free_count] : trace->slot_count++;
+        op->block = slot_of[id];
         if (op->kind == 'a')
-            live += bytes[id] = op->bytes;
+            allocated += bytes[id] = op->bytes;
         if (op->kind == 'f') {
-            spare[spares++] = slot[id];
-            live -= bytes[id];
+            free_slots[free_count++] = slot_of[id];
+            allocated -= bytes[id];
         }
-        trace->peak = live > trace->peak ? live : trace->peak;
+        trace->peak = allocated > trace->peak ? allocated : trace->peak;
     }
     free(bytes);
-    free(slot);
-    free(spare);
+    free(slot_of);
+    free(free_slots);
 }
 
 static void read_trace(struct trace *trace, const char *path)
@@ -137,12 +138,12 @@ static void read_trace(struct trace *trace, const char *path)
     if (file == NULL)
         fail(path, "cannot be opened");
     while (fgets(line, sizeof(line), file) != NULL) {
-        const struct op op = parse(line);
-        add(trace, &op, path);
+        const struct op op = parse_line(line);
+        add_op(trace, &op, path);
     }
     (void)fclose(file);
-    choose_slots(trace, path);
-    trace->blocks = calloc(trace->slots + 1, sizeof(*trace->blocks));
+    assign_slots(trace, path);
+    trace->blocks = calloc(trace->slot_count + 1, sizeof(*trace->blocks));
     if (trace->events == 0 || trace->blocks == NULL)
         fail(path, "not a trace");
 }
@@ -178,7 +179,7 @@ static void play_op(struct trace *trace, const struct op *op)
     }
 }
 
-static uint64_t play(void *self, uint64_t count)
+static uint64_t play_trace(void *self, uint64_t count)
 {
     struct trace *trace = self;
 
@@ -186,31 +187,31 @@ static uint64_t play(void *self, uint64_t count)
     for (unsigned stream = 0; stream < STREAMS; stream++)
         bench_set_busy(stream, false);
     bench_empty_cache();
-    const uint64_t began = measure_now();
+    const uint64_t start_ns = measure_now();
     for (size_t i = 0; i < trace->count; i++)
         play_op(trace, &trace->ops[i]);
-    const uint64_t spent = measure_now() - began;
-    for (uint32_t slot = 0; slot < trace->slots; slot++) {
+    const uint64_t elapsed_ns = measure_now() - start_ns;
+    for (uint32_t slot = 0; slot < trace->slot_count; slot++) {
         if (trace->blocks[slot] != NULL)
             bench_free(trace->blocks[slot]);
         trace->blocks[slot] = NULL;
     }
-    return spent;
+    return elapsed_ns;
 }
 
 int main(int argc, char **argv)
 {
     bool at_once = false, classic = false;
-    int first = 1;
+    int first_file = 1;
 
-    for (; first < argc && argv[first][0] == '-';
-         first += 1 + (strcmp(argv[first], "--at-once") != 0)) {
-        at_once = at_once || strcmp(argv[first], "--at-once") == 0;
-        classic =
-            classic || (first + 1 < argc && strstr(argv[first + 1], "segments:False") != NULL);
+    for (; first_file < argc && argv[first_file][0] == '-';
+         first_file += 1 + (strcmp(argv[first_file], "--at-once") != 0)) {
+        at_once = at_once || strcmp(argv[first_file], "--at-once") == 0;
+        classic = classic ||
+                  (first_file + 1 < argc && strstr(argv[first_file + 1], "segments:False") != NULL);
     }
-    measure_open(first, argv, STREAMS);
-    for (int i = first; i < argc; i++) {
+    measure_open(first_file, argv, STREAMS);
+    for (int i = first_file; i < argc; i++) {
         struct trace trace = {.at_once = at_once};
         const char *slash = strrchr(argv[i], '/');
         char name[128];
@@ -220,9 +221,10 @@ int main(int argc, char **argv)
         name[strcspn(name, ".")] = '\0';
         (void)strncat(name, classic ? ", classic" : ", expandable",
                       sizeof(name) - strlen(name) - 1);
-        /* An eighth more for fragmentation. */
+        /* With an additional eighth for fragmentation. */
         if (measure_fits("replay", name, trace.peak + trace.peak / 8))
-            (void)measure_events(&(struct measure){"replay", name, 0, play, &trace}, trace.events);
+            (void)measure_events(&(struct measure){"replay", name, 0, play_trace, &trace},
+                                 trace.events);
         free(trace.ops);
         free(trace.blocks);
     }

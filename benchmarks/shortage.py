@@ -131,26 +131,26 @@ def lines_of(name):
                           check=True).stdout.decode().splitlines()
 
 
-def live_sizes(name):
+def allocation_sizes(name):
     """The sizes of allocations of a trace, and the negative sizes of frees."""
     blocks = {}
     for line in lines_of(name):
         if line.startswith("a "):
-            word = line.split()
-            blocks[word[1]] = int(word[2])
-            yield int(word[2])
+            fields = line.split()
+            blocks[fields[1]] = int(fields[2])
+            yield int(fields[2])
         elif line.startswith("f "):
             yield -blocks.pop(line.split()[1])
 
 
 def print_bounds(reference):
-    """Print bounds of the smallest device.  Lower bound: live bytes in units of 512 bytes, small blocks on separate pages.
+    """Print bounds of the smallest device.  Lower bound: allocated bytes in units of 512 bytes, small blocks on separate pages.
     Upper bound: no two blocks share a page."""
     print(f"{'trace':18}{'lower':>9}{'no page shared':>16}   (relative to the peak of requested bytes)")
     for name in sorted(reference):
-        small = large = alone = 0
+        small = large = unshared = 0
         lower = upper = requested = peak = 0
-        for change in live_sizes(name):
+        for change in allocation_sizes(name):
             size, sign = abs(change), 1 if change > 0 else -1
             rounded = -(-size // 512) * 512
             requested += change
@@ -159,21 +159,21 @@ def print_bounds(reference):
                 small += sign * rounded
             else:
                 large += sign * rounded
-                alone += sign * (-(-rounded // (2 * MIB)) * 2 * MIB)
+                unshared += sign * (-(-rounded // (2 * MIB)) * 2 * MIB)
             pages = -(-small // (2 * MIB)) * 2 * MIB
             lower = max(lower, -(-(small + large) // (2 * MIB)) * 2 * MIB)
-            upper = max(upper, pages + alone)
+            upper = max(upper, pages + unshared)
         print(f"{name:18}{lower / peak:>9.4f}{upper / peak:>16.4f}", flush=True)
 
 
-def cheapest_page_size(model, lacks):
+def cheapest_page_size(model, missing):
     """The size of smaller pages that save the missing bytes with the least additional driver time, if random pages are smaller;
     returns milliseconds and MiB."""
-    def extra(mib):
+    def extra_us(mib):
         return 20 / mib * (7 + 0.15 * mib + COSTS["map"] + 36 + 1.3 * mib) - 74
 
-    options = [(extra(mib) * model.made[model.page] * lacks / rescued / 1000, mib)
-               for mib in (10, 4, 2) if (rescued := model.rescued(mib * MIB)) >= lacks]
+    options = [(extra_us(mib) * model.created[model.page] * missing / reusable / 1000, mib)
+               for mib in (10, 4, 2) if (reusable := model.reusable_bytes(mib * MIB)) >= missing]
     return min(options) if options else (float("inf"), 2)
 
 
@@ -189,22 +189,22 @@ def print_stranded(tool, reference, tight):
         remaining = model.play(lines_of(name))
         granules_by_page = model.stranded(model.large_blocks().values())
         mib = {page: len(granules) * 2 for page, granules in granules_by_page.items()}
-        hits = sum(mib[page] for page in mib if model.pages.begun_by_hit[page])
-        idle = sum(mib[page] for page in mib if model.pages.idle_at.get(page, 0) > 0.5)
+        hits = sum(mib[page] for page in mib if model.pages.first_use_was_hit[page])
+        idle = sum(mib[page] for page in mib if model.pages.max_use_while_idle.get(page, 0) > 0.5)
         used = statistics.median(model.pages.used_when_mapped[page] for page in mib)
-        needs = max(device * MIB + model.lacks(), model.min_later(remaining)) / MIB
+        needs = max(device * MIB + model.missing_bytes(), model.min_remaining_peak(remaining)) / MIB
         cost, size = cheapest_page_size(model, (needs - device) * MIB) if needs > device else (0, 0)
         xseg = replay(tool, name, MODES[0][1], "--device-memory", f"{tight[name]['device_mib']}MiB")
-        left = (TARGETS[name][1] * driver_time(tight[name]) - xseg["driver_us"]) / 1000
+        margin_ms = (TARGETS[name][1] * driver_time(tight[name]) - xseg["driver_us"]) / 1000
         print(f"{name:16}{model.events:>8}{model.last_miss:>11}{sum(mib.values()):>14}{len(mib):>7}"
               f"{hits:>9}{idle:>16}{used:>19.0%}{needs:>11.0f}{device:>7}"
-              f"{f'{cost:.0f} ms, {size} MiB' if cost else '':>23}{left:>6.1f} ms", flush=True)
+              f"{f'{cost:.0f} ms, {size} MiB' if cost else '':>23}{margin_ms:>6.1f} ms", flush=True)
     print("idle at a miss: while more than half of the device was in use.  needs: minimum of all placements after "
           "the error.\nsmaller pages: mean additional driver time if random pages are smaller, so that "
           "the memory is sufficient.\nleft: driver time on PyTorch's smallest device up to the target")
 
 
-def print_forced(reference, tight):
+def print_min_driver_time(reference, tight):
     """Print the minimum driver time of PyTorch's reserved bytes on its smallest device up to the first out-of-memory error."""
     print("\nminimum driver time of the reserved bytes up to the first out-of-memory error, on PyTorch's smallest device, ms\n"
           f"{'trace':18}{'PyTorch':>9}{'minimum':>9}{'ratio':>8}{'target':>7}{'pages of 20 MiB':>17}"
@@ -212,9 +212,9 @@ def print_forced(reference, tight):
     for name in sorted(set(reference) - {"prefetch_train"}):  # the model does not support uses on other streams
         model = stranded.Model(tight[name]["device_mib"] * MIB)
         model.play(lines_of(name))
-        forced, pytorch = model.forced(COSTS), driver_time(tight[name])
-        print(f"{name:18}{pytorch / 1000:>9.1f}{forced / 1000:>9.1f}{forced / pytorch:>8.3f}"
-              f"{TARGETS[name][1]:>6}{model.made[20 * MIB]:>17}{model.made[2 * MIB]:>10}"
+        minimum, pytorch = model.min_driver_time(COSTS), driver_time(tight[name])
+        print(f"{name:18}{pytorch / 1000:>9.1f}{minimum / 1000:>9.1f}{minimum / pytorch:>8.3f}"
+              f"{TARGETS[name][1]:>6}{model.created[20 * MIB]:>17}{model.created[2 * MIB]:>10}"
               f"{sum(model.released.values()):>12}", flush=True)
 
 
@@ -257,7 +257,7 @@ def main(arguments):
         print_bounds(reference)
     elif arguments[1:2] == ["--stranded"]:
         print_stranded(tool, reference, tight)
-        print_forced(reference, tight)
+        print_min_driver_time(reference, tight)
     elif arguments[1:2] == ["--fresh"]:
         check_fresh(tool, arguments[2], int(arguments[3]) if len(arguments) > 3 else 200)
     else:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Time, additional host memory and file size of two snapshots: 10^6 events with 10^4 distinct call stacks, and the state of 10^4
- * blocks without events.
+ * Time, additional host memory and file size of two snapshots: 10^6 events with 10^4 distinct call stacks, and the state of
+ * 10^4 blocks without events.
  *
  * Files are in the directory for temporary files, which should be in memory or on a local disk.
  */
@@ -47,7 +47,7 @@ static struct xseg_allocator *open_on(const char *config)
 
 /* --- Events. --- */
 
-static void exchange(struct xseg_allocator *allocator)
+static void run_pair(struct xseg_allocator *allocator)
 {
     void *ptr = NULL;
 
@@ -55,32 +55,32 @@ static void exchange(struct xseg_allocator *allocator)
     check(xseg_free(allocator, ptr), "xseg_free");
 }
 
-/* Each number has a different path through two functions, and therefore a different call stack. */
-static void descend(struct xseg_allocator *allocator, unsigned number, unsigned bits);
+/* The bits of `path` select one of two functions at each level, so each path has a different call stack. */
+static void recurse(struct xseg_allocator *allocator, unsigned path, unsigned bits);
 
-static __attribute__((noinline)) void descend_left(struct xseg_allocator *allocator,
-                                                   unsigned number, unsigned bits)
+static __attribute__((noinline)) void recurse_left(struct xseg_allocator *allocator, unsigned path,
+                                                   unsigned bits)
 {
-    descend(allocator, number, bits);
+    recurse(allocator, path, bits);
     __asm__ volatile("");
 }
 
-static __attribute__((noinline)) void descend_right(struct xseg_allocator *allocator,
-                                                    unsigned number, unsigned bits)
+static __attribute__((noinline)) void recurse_right(struct xseg_allocator *allocator, unsigned path,
+                                                    unsigned bits)
 {
-    descend(allocator, number, bits);
+    recurse(allocator, path, bits);
     __asm__ volatile("");
 }
 
-static __attribute__((noinline)) void descend(struct xseg_allocator *allocator, unsigned number,
+static __attribute__((noinline)) void recurse(struct xseg_allocator *allocator, unsigned path,
                                               unsigned bits)
 {
     if (bits == 0)
-        exchange(allocator);
-    else if (number % 2 == 0)
-        descend_left(allocator, number / 2, bits - 1);
+        run_pair(allocator);
+    else if (path % 2 == 0)
+        recurse_left(allocator, path / 2, bits - 1);
     else
-        descend_right(allocator, number / 2, bits - 1);
+        recurse_right(allocator, path / 2, bits - 1);
     __asm__ volatile("");
 }
 
@@ -88,10 +88,10 @@ static __attribute__((noinline)) void descend(struct xseg_allocator *allocator, 
 
 static double now_s(void)
 {
-    struct timespec now;
+    struct timespec time;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
 static double peak_mib(void)
@@ -102,9 +102,9 @@ static double peak_mib(void)
     return (double)usage.ru_maxrss / 1024;
 }
 
-static int compare(const void *left, const void *right)
+static int compare_doubles(const void *first, const void *second)
 {
-    const double a = *(const double *)left, b = *(const double *)right;
+    const double a = *(const double *)first, b = *(const double *)second;
 
     return (a > b) - (a < b);
 }
@@ -115,22 +115,22 @@ static void measure(struct xseg_allocator *allocator, const char *name, bool wit
     struct xseg_snapshot_options options = {sizeof(options)};
     char path[128];
     struct stat status = {.st_size = 0};
-    double seconds[ROUNDS], grown = 0;
+    double seconds[ROUNDS], growth_mib = 0;
 
     options.without_events = without_events;
     (void)snprintf(path, sizeof(path), P_tmpdir "/xseg-bench-%ld", (long)getpid());
     for (unsigned i = 0; i < ROUNDS; i++) {
-        const double peak = peak_mib(), began = now_s();
+        const double peak = peak_mib(), start_s = now_s();
 
         check(xseg_snapshot(allocator, path, &options), "xseg_snapshot");
-        seconds[i] = now_s() - began;
-        grown = i == 0 ? peak_mib() - peak : grown;
+        seconds[i] = now_s() - start_s;
+        growth_mib = i == 0 ? peak_mib() - peak : growth_mib;
     }
     (void)stat(path, &status);
     (void)unlink(path);
-    qsort(seconds, ROUNDS, sizeof(*seconds), compare);
+    qsort(seconds, ROUNDS, sizeof(*seconds), compare_doubles);
     printf("%-36s %9.1f ms %9.1f MiB of host memory %9.1f MiB file\n", name,
-           seconds[ROUNDS / 2] * 1e3, grown, (double)status.st_size / (1 << 20));
+           seconds[ROUNDS / 2] * 1e3, growth_mib, (double)status.st_size / (1 << 20));
     (void)fflush(stdout);
 }
 
@@ -148,7 +148,7 @@ int main(void)
     allocator =
         open_on("expandable_segments:True,history:all,history_stacks:all,history_events:1000000");
     for (unsigned i = 0; i < EVENTS / 3; i++)
-        descend(allocator, i % (STACKS / 2), 13);
+        recurse(allocator, i % (STACKS / 2), 13);
     measure(allocator, "10^6 events, 10^4 stacks", false);
     measure(allocator, "10^4 stacks, without events", true);
     check(xseg_close(allocator), "xseg_close");

@@ -67,7 +67,7 @@ def machine():
             f"commit {commit or 'unknown'}, load {load:.1f}, {datetime.date.today()}")
 
 
-def unpacked(folder):
+def unpack_traces(folder):
     """Unpack the traces as plain text into a folder; returns their paths."""
     paths = []
     for trace in sorted((HERE / "traces").glob("*.xtrace.zst")):
@@ -80,12 +80,12 @@ def unpacked(folder):
 
 def commands(benchmark, options, traces):
     """The argument lists of a benchmark, without the program."""
-    tail = ["--seconds", str(options.seconds)]
+    common = ["--seconds", str(options.seconds)]
     if benchmark != "replay":
-        return [tail + ["--config", options.config]]
+        return [common + ["--config", options.config]]
     if options.torch and not os.environ.get("XSEG_REFERENCE_BUSY"):
-        tail.append("--at-once")
-    return [tail + ["--config", mode] + traces for mode in MODES]
+        common.append("--at-once")
+    return [common + ["--config", mode] + traces for mode in MODES]
 
 
 def show_progress(text):
@@ -143,10 +143,10 @@ class Table:
     def line(self, benchmark, case, unit, by_allocator, has_torch):
         """One row."""
         xseg, pytorch = by_allocator.get("xseg", []), by_allocator.get("PyTorch", [])
-        cells, ratios, target = "", [], target_of(benchmark, case)
-        cells += f" {short(statistics.median(xseg)) if xseg else '-':>6} {spread(xseg):>6}"
+        cells, ratios, target = "", [], find_target(benchmark, case)
+        cells += f" {format_value(statistics.median(xseg)) if xseg else '-':>6} {spread(xseg):>6}"
         if has_torch:
-            cells += f" {short(statistics.median(pytorch)) if pytorch else '-':>7}"
+            cells += f" {format_value(statistics.median(pytorch)) if pytorch else '-':>7}"
         if xseg and pytorch and unit == "ns" and benchmark not in NOT_COMPARED:
             ratios = [b / a for a, b in zip(xseg, pytorch)]
             cells += f" {statistics.median(ratios):>5.1f} {f'{min(ratios):.1f}, {max(ratios):.1f}':>10}"
@@ -154,18 +154,18 @@ class Table:
             cells += " " * 17
         if not has_torch and target and not target[0]:
             target = None
-        return f"{benchmark:<9} {case:<29}{cells} {mark(target, xseg, ratios):>6} {unit}".rstrip()
+        return f"{benchmark:<9} {case:<29}{cells} {format_target(target, xseg, ratios):>6} {unit}".rstrip()
 
 
-def target_of(benchmark, case):
-    """The target of a row: whether it is one of xseg's values, its sign (-1 maximum, 1 minimum) and its value; None without one."""
+def find_target(benchmark, case):
+    """The target of a row: whether it is for a value of xseg, its sign (-1 maximum, 1 minimum) and its value; or None."""
     if (benchmark, case) in OWN_TARGETS:
         return (True, *OWN_TARGETS[benchmark, case])
     minimum = TARGETS.get((benchmark, case), 7 if benchmark == "replay" else None)
     return (False, 1, minimum) if minimum else None
 
 
-def mark(target, xseg, ratios):
+def format_target(target, xseg, ratios):
     """A target as a cell of the table: with a star if it was missed, otherwise with a blank."""
     if not target:
         return " "
@@ -176,7 +176,7 @@ def mark(target, xseg, ratios):
     return text + ("*" if is_missed else " ")
 
 
-def short(value):
+def format_value(value):
     """A value in few characters."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
@@ -239,11 +239,11 @@ def main():
     line = machine()
     print(line, flush=True)
     with tempfile.TemporaryDirectory() as folder, (out / "speed.tsv").open("w") as log:
-        traces = unpacked(folder) if "replay" in options.benchmarks else []
+        traces = unpack_traces(folder) if "replay" in options.benchmarks else []
         log.write(f"# {line}\n# benchmark\tcase\tallocator\tunit\tmedian\tlower\tupper\tbatches\n")
-        for number in range(options.rounds):
+        for round_number in range(options.rounds):
             for benchmark in options.benchmarks:
-                show_progress(f"round {number + 1} of {options.rounds}: {benchmark}")
+                show_progress(f"round {round_number + 1} of {options.rounds}: {benchmark}")
                 for command in commands(benchmark, options, traces):
                     table.run("xseg", [f"{options.programs}/bench-{benchmark}", *command], log)
                     if options.torch:
@@ -252,7 +252,7 @@ def main():
     table.print(options.without if not options.torch else "")
     write_picture(table, out / "speed-bars.tsv")
     if options.record and not table.failed:
-        # The document has the counted driver calls in a table of its own.
+        # Another table of the document contains the counted driver calls.
         rows = [row for row in table.lines("") if not row.endswith("calls, counted")]
         record(options.record, [line, "", *rows], RECORD)
     sys.exit(1 if table.failed else 0)

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: MIT
 """Model of PyTorch's placement on pages of one size, up to the first out-of-memory error of the driver.
 
-Up to this error, xseg places every block as PyTorch does, so the parts of pages that are stranded next to allocated blocks depend
-only on the trace.  Used by `shortage.py TOOL --stranded`.
+Up to this error, xseg places every block as PyTorch does, so the memory that is stranded on pages next to allocated blocks
+depends only on the trace.  Used by `shortage.py TOOL --stranded`.
 """
 import bisect
 import collections
 
 MIB = 1 << 20
 GRANULE = 2 * MIB
-ENDLESS = 1 << 60
-LIVE, CACHED, UNMAPPED = range(3)
+UNLIMITED = 1 << 60
+ALLOCATED, CACHED, UNMAPPED = range(3)
 SMALL, LARGE = (0, 0, True), (0, 0, False)  # default pool and stream, whether small
 
 
 class Block:
     __slots__ = ("base", "bytes", "state", "prev", "next")
 
-    def __init__(self, base, size, state, prev, following):
+    def __init__(self, base, size, state, prev, next_block):
         self.base, self.bytes, self.state = base, size, state
-        self.prev, self.next = prev, following
+        self.prev, self.next = prev, next_block
 
     def can_grow(self):
         return self.next is not None and self.next.state == UNMAPPED
@@ -35,7 +35,7 @@ class Arena:
         self.page = page
         self.cached_blocks = []  # (bytes, base) of cached blocks
         self.unmapped_bases = [0]
-        self.at = {0: Block(0, ENDLESS, UNMAPPED, None, None)}
+        self.blocks_by_base = {0: Block(0, UNLIMITED, UNMAPPED, None, None)}
         self.mapped = 0
 
     def insert(self, block):
@@ -56,21 +56,21 @@ class Arena:
         if remainder.next is not None:
             remainder.next.prev = remainder
         block.next, block.bytes = remainder, size
-        self.at[remainder.base] = remainder
+        self.blocks_by_base[remainder.base] = remainder
         return remainder
 
     def set_state(self, block, state):
         """Set the state of a block that is in no list, and coalesce it with neighbors in that state."""
         block.state = state
-        for other in (block.next, block.prev):
-            if other is not None and other.state == state:
-                self.erase(other)
-                low, high = (block, other) if other is block.next else (other, block)
+        for neighbor in (block.next, block.prev):
+            if neighbor is not None and neighbor.state == state:
+                self.erase(neighbor)
+                low, high = (block, neighbor) if neighbor is block.next else (neighbor, block)
                 low.bytes += high.bytes
                 low.next = high.next
                 if low.next is not None:
                     low.next.prev = low
-                del self.at[high.base]
+                del self.blocks_by_base[high.base]
                 block = low
         self.insert(block)
         return block
@@ -79,44 +79,44 @@ class Arena:
         self.erase(block)
         if block.bytes > size:
             self.insert(self.split(block, size))
-        block.state = LIVE
+        block.state = ALLOCATED
         return block
 
     def find(self, size):
-        """The smallest cached block that is large enough, unless it can grow and the next one is effectively smaller."""
+        """The best fit among cached blocks.  A block that can grow is skipped if the next one is effectively smaller."""
         i = bisect.bisect_left(self.cached_blocks, (size, 0))
         if i == len(self.cached_blocks):
             return None
-        block = self.at[self.cached_blocks[i][1]]
+        block = self.blocks_by_base[self.cached_blocks[i][1]]
         while block.can_grow() and i + 1 < len(self.cached_blocks):
-            following = self.at[self.cached_blocks[i + 1][1]]
-            if following.effective() >= block.effective():
+            next_block = self.blocks_by_base[self.cached_blocks[i + 1][1]]
+            if next_block.effective() >= block.effective():
                 break
-            block, i = following, i + 1
+            block, i = next_block, i + 1
         return block
 
     def candidate(self, size):
         """The lowest candidate range of unmapped and cached blocks that is long enough, as a list of blocks."""
         for base in self.unmapped_bases:
-            block = self.at[base]
+            block = self.blocks_by_base[base]
             if block.prev is not None and block.prev.state == CACHED:
                 block = block.prev
-            pieces, total = [], 0
-            while block is not None and block.state != LIVE and total < size:
-                pieces.append(block)
+            blocks, total = [], 0
+            while block is not None and block.state != ALLOCATED and total < size:
+                blocks.append(block)
                 total += block.bytes
                 block = block.next
             if total >= size:
-                return pieces
+                return blocks
         raise AssertionError("an unlimited segment is full")
 
-    def growth(self, pieces, size):
+    def growth(self, blocks, size):
         """The bytes to map in each unmapped block of a candidate range."""
         ranges = []
-        for piece in pieces:
-            if piece.state == UNMAPPED:
-                ranges.append((piece, min(piece.bytes, -(-size // self.page) * self.page)))
-            size -= piece.bytes
+        for block in blocks:
+            if block.state == UNMAPPED:
+                ranges.append((block, min(block.bytes, -(-size // self.page) * self.page)))
+            size -= block.bytes
         return ranges
 
     def grow(self, ranges):
@@ -137,7 +137,7 @@ class Arena:
             first, end = -(-base // self.page), (base + size) // self.page
             if first >= end:
                 continue
-            block = self.at[base]
+            block = self.blocks_by_base[base]
             self.erase(block)
             if first * self.page > base:
                 inner = self.split(block, first * self.page - base)
@@ -158,8 +158,8 @@ class Pages:
         self.page = page
         self.users = collections.Counter()
         self.used_when_mapped = {}
-        self.begun_by_hit = {}
-        self.idle_at = {}  # page: the largest fraction of the device in use at a miss while the page was idle
+        self.first_use_was_hit = {}
+        self.max_use_while_idle = {}  # page: the largest fraction of the device in use at a miss while the page was idle
 
     def pages_of(self, block):
         return range(block.base // self.page, (block.base + block.bytes - 1) // self.page + 1)
@@ -167,7 +167,7 @@ class Pages:
     def record_miss(self, used):
         for page in self.used_when_mapped:
             if self.users[page] == 0:
-                self.idle_at[page] = max(used, self.idle_at.get(page, 0))
+                self.max_use_while_idle[page] = max(used, self.max_use_while_idle.get(page, 0))
 
     def map(self, base, size, used):
         for page in range(base // self.page, (base + size) // self.page):
@@ -176,12 +176,12 @@ class Pages:
     def unmap(self, pages):
         for page in pages:
             del self.used_when_mapped[page]
-            self.idle_at.pop(page, None)
+            self.max_use_while_idle.pop(page, None)
 
     def use(self, block, hit):
         for page in self.pages_of(block):
             if self.users[page] == 0:
-                self.begun_by_hit[page] = hit
+                self.first_use_was_hit[page] = hit
             self.users[page] += 1
 
     def release(self, block):
@@ -200,7 +200,7 @@ class Model:
         self.blocks = {}  # by name: block, its arena's key
         self.events = self.last_miss = 0
         self.failed_bytes = 0  # bytes of the failed request
-        self.made = collections.Counter()  # number of pages by size
+        self.created = collections.Counter()  # number of pages by size
         self.released = collections.Counter()
 
     def arena(self, key):
@@ -220,13 +220,13 @@ class Model:
         hit = block is not None
         if not hit:
             ranges = arena.growth(arena.candidate(size), size)
-            missing = sum(part for _, part in ranges)
+            missing = sum(bytes_to_map for _, bytes_to_map in ranges)
             if self.physical() + missing > self.device:
                 self.failed_bytes = size
                 return False
             if key == LARGE:
                 self.record_growth(ranges)
-            self.made[arena.page] += missing // arena.page
+            self.created[arena.page] += missing // arena.page
             arena.grow(ranges)
             block = arena.find(size)
         block = arena.allocate(block, size)
@@ -256,18 +256,18 @@ class Model:
                 if key == LARGE:
                     self.pages.unmap(unmapped_pages)
 
-    def step(self, word):
+    def step(self, fields):
         """Execute a line; returns False on an out-of-memory error."""
-        if word[0] == "e":
+        if fields[0] == "e":
             self.trim()
-        elif word[0] == "u":
+        elif fields[0] == "u":
             raise ValueError("uses on other streams are not modeled")
-        elif word[0] == "f":
+        elif fields[0] == "f":
             self.events += 1
-            self.free(word[1])
-        elif word[0] == "a":
+            self.free(fields[1])
+        elif fields[0] == "a":
             self.events += 1
-            return self.alloc(word[1], int(word[2]), int(word[3]), int((word + ["0"])[4]))
+            return self.alloc(fields[1], int(fields[2]), int(fields[3]), int((fields + ["0"])[4]))
         return True
 
     def play(self, lines):
@@ -292,58 +292,58 @@ class Model:
                 if (unused := [granule for granule in range(page * count, (page + 1) * count)
                              if granule not in covered])}
 
-    def lacks(self):
-        """The bytes that the failed request lacks after all idle memory is used for it."""
-        pieces = self.arena(LARGE).candidate(self.failed_bytes)
-        cached = [piece for piece in pieces if piece.state == CACHED]
-        unmapped = self.failed_bytes - sum(piece.bytes for piece in cached)
-        own = {page for piece in cached for page in self.pages.pages_of(piece)}
+    def missing_bytes(self):
+        """The bytes that are missing for the failed request after all idle memory is used for the request."""
+        candidate = self.arena(LARGE).candidate(self.failed_bytes)
+        cached = [block for block in candidate if block.state == CACHED]
+        unmapped = self.failed_bytes - sum(block.bytes for block in cached)
+        candidate_pages = {page for block in cached for page in self.pages.pages_of(block)}
         idle = sum(self.pages.users[page] == 0 for page in self.pages.used_when_mapped
-                   if page not in own)
+                   if page not in candidate_pages)
         small = self.arena(SMALL)
         used = self.covered(block for block, key in self.blocks.values() if key == SMALL)
         return (-(-unmapped // GRANULE) * GRANULE - (self.device - self.physical())
                 - idle * self.page - (small.mapped - len(used) * GRANULE))
 
-    def rescued(self, piece):
-        """Bytes that would not be stranded with pages of `piece` bytes."""
-        count = piece // GRANULE
-        return sum(piece for granules in self.stranded(self.large_blocks().values()).values()
+    def reusable_bytes(self, page_bytes):
+        """Bytes that would not be stranded with pages of `page_bytes` bytes."""
+        count = page_bytes // GRANULE
+        return sum(page_bytes for granules in self.stranded(self.large_blocks().values()).values()
                    for first in range(granules[0] // count * count, granules[-1] + 1, count)
                    if set(range(first, first + count)) <= set(granules))
 
-    def forced(self, costs):
+    def min_driver_time(self, costs):
         """The minimum driver time in microseconds.  Every page is inside a page of PyTorch, so a page of the same size is the
         cheapest; empty_cache() unmaps and releases its pages."""
-        return (self.made[GRANULE] * (costs["create_2"] + costs["map"] + costs["access_2"])
-                + self.made[self.page] * (costs["create_20"] + costs["map"] + costs["access_20"])
+        return (self.created[GRANULE] * (costs["create_2"] + costs["map"] + costs["access_2"])
+                + self.created[self.page] * (costs["create_20"] + costs["map"] + costs["access_20"])
                 + sum(self.released.values()) * (costs["unmap"] + costs["release"])
                 + len(self.arenas) * costs["reserve"])
 
-    def min_later(self, lines):
-        """The minimum peak of bytes for the remaining trace with any placement: live bytes, and the gaps between earlier blocks
-        that are too short for any later block."""
-        old, new = self.large_blocks(), {}
+    def min_remaining_peak(self, lines):
+        """The minimum peak of bytes for the remaining trace with any placement: allocated bytes, and the gaps between earlier
+        blocks that are too short for any later block."""
+        earlier, later = self.large_blocks(), {}
         small = {name: block.bytes for name, (block, key) in self.blocks.items() if key != LARGE}
-        live = sum(block.bytes for block, _ in self.blocks.values())
-        all_gaps = sum(gaps(old.values(), ENDLESS))
+        allocated = sum(block.bytes for block, _ in self.blocks.values())
+        all_gaps = sum(gaps(earlier.values(), UNLIMITED))
         peak = 0
         for line in lines:
-            word = line.split() or ["#"]
-            if word[0] == "a":
-                new[word[1]] = -(-int(word[2]) // 512) * 512
-                live += new[word[1]]
-                if live + all_gaps > peak:
-                    smallest = min((size for size in new.values() if size > MIB), default=ENDLESS)
-                    peak = max(peak, live + sum(gaps(old.values(), min(smallest, self.page))))
-            elif word[0] == "f":
-                live -= new.pop(word[1], 0) or small.pop(word[1], 0) or old.pop(word[1]).bytes
+            fields = line.split() or ["#"]
+            if fields[0] == "a":
+                later[fields[1]] = -(-int(fields[2]) // 512) * 512
+                allocated += later[fields[1]]
+                if allocated + all_gaps > peak:
+                    smallest = min((size for size in later.values() if size > MIB), default=UNLIMITED)
+                    peak = max(peak, allocated + sum(gaps(earlier.values(), min(smallest, self.page))))
+            elif fields[0] == "f":
+                allocated -= later.pop(fields[1], 0) or small.pop(fields[1], 0) or earlier.pop(fields[1]).bytes
         return peak
 
 
 def gaps(blocks, limit):
     """The gaps between blocks that are shorter than `limit`, so that no page in them is free."""
     ordered = sorted((block.base, block.bytes) for block in blocks)
-    for (base, size), (following, _) in zip(ordered, ordered[1:]):
-        if following - base - size < limit:
-            yield following - base - size
+    for (base, size), (next_base, _) in zip(ordered, ordered[1:]):
+        if next_base - base - size < limit:
+            yield next_base - base - size

@@ -55,14 +55,14 @@ def line(cells, widths):
                    for i, (cell, width) in enumerate(zip(cells, widths))).rstrip()
 
 
-def print_head(quick):
+def print_headings(quick):
     """Print the headings and a rule; returns the widths of the columns."""
-    over, heads, widths = "", [], []
+    titles, headings, widths = "", [], []
     for title, columns in groups(quick):
-        over += f"{title:>{sum(width for _, width in columns)}}"
-        heads += [heading for heading, _ in columns]
+        titles += f"{title:>{sum(width for _, width in columns)}}"
+        headings += [heading for heading, _ in columns]
         widths += [width for _, width in columns]
-    print(f"\n{over}\n{line(heads, widths)}\n{'-' * sum(widths)}")
+    print(f"\n{titles}\n{line(headings, widths)}\n{'-' * sum(widths)}")
     return widths
 
 
@@ -99,7 +99,7 @@ def main(arguments):
     quick = "--quick" in arguments
     tool = arguments[-1]
     reference = json.loads((TRACES / "reference.json").read_text())
-    widths = print_head(quick)
+    widths = print_headings(quick)
     for name in sorted(reference):
         for mode, config in MODES:
             xseg = replay(tool, TRACES / f"{name}.xtrace.zst", config, quick)

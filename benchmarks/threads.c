@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Churn of small blocks by concurrent threads, each on its own stream with 1000 live blocks.  The time is that of one free
+ * Churn of small blocks by concurrent threads, each on its own stream with 1000 allocated blocks.  The time is that of one free
  * and allocation by one of the threads.
  */
 #include <stdio.h>

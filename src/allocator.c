@@ -15,12 +15,12 @@
 
 /* Copy the options of the caller.  Members that the header of the caller does not have keep their
  * defaults. */
-static struct xseg_options options_of(const struct xseg_options *given)
+static struct xseg_options copy_options(const struct xseg_options *source)
 {
     struct xseg_options options = {sizeof(options)};
 
-    if (given != NULL)
-        XSEG_ENTRY_COPY_IN(&options, given);
+    if (source != NULL)
+        XSEG_ENTRY_COPY_IN(&options, source);
     return options;
 }
 
@@ -30,7 +30,7 @@ xseg_status xseg_open(const char *config, const struct xseg_options *options,
     XSEG_OPERATION(__func__);
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
     XSEG_ENTRY_IN(options, struct xseg_options, log_context);
-    const struct xseg_options chosen = options_of(options);
+    const struct xseg_options chosen = copy_options(options);
     const struct xseg_log log = {chosen.log, chosen.log_context};
     const struct xseg_clock clock = {chosen.clock, chosen.clock_context};
     return xseg_allocator_open(config, chosen.driver, &log, &clock, out);
@@ -76,14 +76,14 @@ xseg_status xseg_config_keys(const char *config, const char **source,
 {
     XSEG_OPERATION(__func__);
     struct xseg_config loaded;
-    const char *from;
+    const char *loaded_source;
     uint64_t named;
-    const xseg_status status = xseg_config_load(&loaded, config, &from, &named);
+    const xseg_status status = xseg_config_load(&loaded, config, &loaded_source, &named);
 
     if (status != XSEG_OK)
         return status;
     if (source != NULL)
-        *source = from;
+        *source = loaded_source;
     if (visit != NULL)
         xseg_config_for_each_key(&loaded, named, visit, context);
     return XSEG_OK;
@@ -91,10 +91,11 @@ xseg_status xseg_config_keys(const char *config, const char **source,
 
 /* Fails for an argument that is NULL.  Not inlined, so that the two fast entry points save no
  * registers for it. */
-static __attribute__((noinline, cold)) xseg_status reject_null(const char *name, const char *what)
+static __attribute__((noinline, cold)) xseg_status reject_null(const char *name,
+                                                               const char *argument)
 {
     XSEG_OPERATION(name);
-    return xseg_fail(XSEG_ERR_ARGUMENT, "%s is NULL", what);
+    return xseg_fail(XSEG_ERR_ARGUMENT, "%s is NULL", argument);
 }
 
 xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t bytes,
@@ -107,13 +108,13 @@ xseg_status xseg_alloc(struct xseg_allocator *allocator, int device, size_t byte
 
 /* Copy the request of the caller.  Members that the header of the caller does not have keep their
  * defaults. */
-static struct xseg_request request_of(const struct xseg_request *given)
+static struct xseg_request copy_request(const struct xseg_request *source)
 {
     struct xseg_request request = {sizeof(request)};
 
-    if (__builtin_expect(given->struct_size == sizeof(request), 1))
-        return *given;
-    XSEG_ENTRY_COPY_IN(&request, given);
+    if (__builtin_expect(source->struct_size == sizeof(request), 1))
+        return *source;
+    XSEG_ENTRY_COPY_IN(&request, source);
     return request;
 }
 
@@ -123,7 +124,7 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
     XSEG_ENTRY_CHECK(allocator);
     XSEG_ENTRY_REQUIRE(request != NULL, "request is NULL");
     XSEG_ENTRY_IN(request, struct xseg_request, alignment);
-    const struct xseg_request chosen = request_of(request);
+    const struct xseg_request chosen = copy_request(request);
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
     xseg_allocator_gather(allocator, chosen.user);
     return xseg_hit_alloc_request(allocator, &chosen, out);

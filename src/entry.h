@@ -69,39 +69,38 @@
  */
 enum { XSEG_ENTRY_STRUCT_MAX = 4096 }; /* a larger size is invalid */
 
-static inline bool xseg_entry_is_readable(const void *given, size_t known, size_t min)
+static inline bool xseg_entry_is_readable(const void *arg, size_t known, size_t min)
 {
-    const size_t bytes = *(const size_t *)given;
+    const size_t bytes = *(const size_t *)arg;
 
     if (__builtin_expect(bytes == known, 1))
         return true;
     if (bytes < min || bytes > XSEG_ENTRY_STRUCT_MAX || bytes % sizeof(size_t) != 0)
         return false;
     for (size_t i = known; i < bytes; i++)
-        if (((const char *)given)[i] != 0)
+        if (((const char *)arg)[i] != 0)
             return false;
     return true;
 }
 
-static inline void xseg_entry_copy_in(void *chosen, size_t known, const void *given)
+static inline void xseg_entry_copy_in(void *copy, size_t known, const void *arg)
 {
-    memcpy(chosen, given, xseg_min(*(const size_t *)given, known));
-    *(size_t *)chosen = known;
+    memcpy(copy, arg, xseg_min(*(const size_t *)arg, known));
+    *(size_t *)copy = known;
 }
 
-static inline void xseg_entry_copy_out(void *out, size_t known, const void *from)
+static inline void xseg_entry_copy_out(void *out, size_t known, const void *result)
 {
     const size_t bytes = xseg_min(*(const size_t *)out, known);
 
-    memcpy((char *)out + sizeof(size_t), (const char *)from + sizeof(size_t),
+    memcpy((char *)out + sizeof(size_t), (const char *)result + sizeof(size_t),
            bytes - sizeof(size_t));
 }
 
 /* Whether a structure of the caller can be read; the first version of the header ends with the
  * member `last`. */
-#define XSEG_ENTRY_IS_READABLE(given, type, last) \
-    xseg_entry_is_readable((given), sizeof(type), \
-                           offsetof(type, last) + sizeof(((type *)NULL)->last))
+#define XSEG_ENTRY_IS_READABLE(arg, type, last) \
+    xseg_entry_is_readable((arg), sizeof(type), offsetof(type, last) + sizeof(((type *)NULL)->last))
 /* Returns from the entry point if the name of a pool is too long. */
 #define XSEG_ENTRY_NAME(name)                                                                     \
     XSEG_ENTRY_REQUIRE((name) == NULL ||                                                          \
@@ -119,10 +118,10 @@ static inline void xseg_entry_copy_out(void *out, size_t known, const void *from
     } while (0)
 
 /* Returns from the entry point if a structure in an argument cannot be read; NULL is accepted. */
-#define XSEG_ENTRY_IN(given, type, last)                                                    \
-    XSEG_ENTRY_REQUIRE((given) == NULL || XSEG_ENTRY_IS_READABLE((given), type, last),      \
-                       #given "->struct_size is unknown, %zu; set it to sizeof(" #type ")", \
-                       (given)->struct_size)
+#define XSEG_ENTRY_IN(arg, type, last)                                                    \
+    XSEG_ENTRY_REQUIRE((arg) == NULL || XSEG_ENTRY_IS_READABLE((arg), type, last),        \
+                       #arg "->struct_size is unknown, %zu; set it to sizeof(" #type ")", \
+                       (arg)->struct_size)
 /* Returns from the entry point if the structure of a result is NULL or has an unknown size. */
 #define XSEG_ENTRY_OUT(out)                                                                   \
     do {                                                                                      \
@@ -131,15 +130,15 @@ static inline void xseg_entry_copy_out(void *out, size_t known, const void *from
                            #out "->struct_size is unknown, %zu; set it to sizeof(*" #out ")", \
                            (out)->struct_size);                                               \
     } while (0)
-/* Copies a structure of the caller into one that has the defaults. */
-#define XSEG_ENTRY_COPY_IN(chosen, given) \
-    xseg_entry_copy_in((chosen), sizeof(*(chosen)), 1 ? (given) : (chosen))
-/* Whether a structure can be filled in, up to the caller's size; and do so. */
+/* Copies a structure of the caller into a structure that has the defaults. */
+#define XSEG_ENTRY_COPY_IN(copy, arg) \
+    xseg_entry_copy_in((copy), sizeof(*(copy)), 1 ? (arg) : (copy))
+/* Whether the structure of a result has a valid size, and copy a result up to that size. */
 #define XSEG_ENTRY_CAN_COPY_OUT(out)                                                        \
     ((out)->struct_size >= sizeof(size_t) && (out)->struct_size <= XSEG_ENTRY_STRUCT_MAX && \
      (out)->struct_size % sizeof(size_t) == 0)
-#define XSEG_ENTRY_COPY_OUT(out, from) \
-    xseg_entry_copy_out((out), sizeof(*(from)), 1 ? (from) : (out))
+#define XSEG_ENTRY_COPY_OUT(out, result) \
+    xseg_entry_copy_out((out), sizeof(*(result)), 1 ? (result) : (out))
 
 /* --- Scopes (reclaim.c). --- */
 

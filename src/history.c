@@ -11,7 +11,8 @@
 #include "src/core/report/snapshot.h"
 #include "src/entry.h"
 
-/* Read the history of one device, or of all; the caller ends the merge in any case. */
+/* Read the history of one device, or of all devices.  The caller ends the merge even after an
+ * error. */
 static xseg_status read_histories(struct xseg_allocator *allocator, int device,
                                   struct xseg_history_reader *reader)
 {
@@ -19,10 +20,10 @@ static xseg_status read_histories(struct xseg_allocator *allocator, int device,
 
     xseg_history_merge_init(&reader->merge);
     for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
-        struct xseg_device *open = xseg_allocator_open_device(allocator, i);
+        struct xseg_device *opened = xseg_allocator_open_device(allocator, i);
 
-        if (open != NULL && (device == -1 || device == i))
-            status = xseg_device_history_read(open, reader);
+        if (opened != NULL && (device == -1 || device == i))
+            status = xseg_device_history_read(opened, reader);
     }
     if (status == XSEG_OK && !xseg_history_merge_begin(&reader->merge))
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, events of the history");
@@ -91,10 +92,10 @@ xseg_status xseg_history_clear(struct xseg_allocator *allocator, int device)
     XSEG_ENTRY(allocator);
     const xseg_status status = check_device(allocator, device);
     for (int i = 0; status == XSEG_OK && i < allocator->device_count; i++) {
-        struct xseg_device *open = xseg_allocator_open_device(allocator, i);
+        struct xseg_device *opened = xseg_allocator_open_device(allocator, i);
 
-        if (open != NULL && (device == -1 || device == i))
-            xseg_device_history_clear(open);
+        if (opened != NULL && (device == -1 || device == i))
+            xseg_device_history_clear(opened);
     }
     if (status == XSEG_OK)
         xseg_history_sweep(allocator);
@@ -108,24 +109,25 @@ xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32_t stack,
                                void *context)
 {
     struct xseg_stack_view view;
-    struct xseg_stack_frame at;
+    struct xseg_stack_frame resolved;
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL");
     const struct xseg_stack_depot *depot = xseg_history_store_depot(&allocator->history);
     if (depot == NULL || !xseg_stack_depot_get(depot, stack, &view))
         return xseg_fail(XSEG_ERR_ARGUMENT, "unknown stack number, %" PRIu32, stack);
-    for (uint32_t i = 0; i < view.count && xseg_stack_depot_frame(depot, stack, i, &at); i++) {
+    for (uint32_t i = 0; i < view.count && xseg_stack_depot_frame(depot, stack, i, &resolved);
+         i++) {
         const struct xseg_history_frame frame = {
             .struct_size = sizeof(frame),
-            .pc = at.pc,
-            .module = at.path,
-            .build_id = at.build_id,
-            .offset = at.offset,
-            .function = at.symbol,
-            .function_offset = at.symbol_offset,
-            .source = at.file,
-            .line = at.line,
+            .pc = resolved.pc,
+            .module = resolved.path,
+            .build_id = resolved.build_id,
+            .offset = resolved.offset,
+            .function = resolved.symbol,
+            .function_offset = resolved.symbol_offset,
+            .source = resolved.file,
+            .line = resolved.line,
         };
 
         if (!visit(context, &frame))
@@ -160,12 +162,12 @@ xseg_status xseg_history_set_hook(struct xseg_allocator *allocator,
 
 xseg_status xseg_history_annotate(struct xseg_allocator *allocator, int device, const char *text)
 {
-    struct xseg_device *open = NULL;
+    struct xseg_device *opened = NULL;
 
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(text != NULL, "text is NULL");
-    const xseg_status status = xseg_allocator_device(allocator, device, &open);
-    return status == XSEG_OK ? xseg_label_annotate(allocator, open, text) : status;
+    const xseg_status status = xseg_allocator_device(allocator, device, &opened);
+    return status == XSEG_OK ? xseg_label_annotate(allocator, opened, text) : status;
 }
 
 xseg_status xseg_history_label(struct xseg_allocator *allocator, const char *text,
@@ -177,12 +179,13 @@ xseg_status xseg_history_label(struct xseg_allocator *allocator, const char *tex
 
 /* Copy the options of the caller.  Members that the header of the caller does not have keep their
  * defaults. */
-static struct xseg_snapshot_options copy_snapshot_options(const struct xseg_snapshot_options *given)
+static struct xseg_snapshot_options
+copy_snapshot_options(const struct xseg_snapshot_options *source)
 {
     struct xseg_snapshot_options options = {sizeof(options)};
 
-    if (given != NULL)
-        XSEG_ENTRY_COPY_IN(&options, given);
+    if (source != NULL)
+        XSEG_ENTRY_COPY_IN(&options, source);
     return options;
 }
 

@@ -40,11 +40,11 @@ xseg_status xseg_pool_create(struct xseg_allocator *allocator, int device,
 xseg_status xseg_alloc_at(struct xseg_pool *pool, size_t bytes, xseg_stream stream, void *address,
                           void **out)
 {
-    const uint64_t at = (uint64_t)(uintptr_t)address;
+    const uint64_t target = (uint64_t)(uintptr_t)address;
 
     XSEG_ENTRY_POOL(pool);
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
-    XSEG_ENTRY_REQUIRE(at != 0 && at % XSEG_SIZE_UNIT == 0,
+    XSEG_ENTRY_REQUIRE(target != 0 && target % XSEG_SIZE_UNIT == 0,
                        "address is NULL or not aligned, %p; use a multiple of %u", address,
                        (unsigned)XSEG_SIZE_UNIT);
     XSEG_ENTRY_REQUIRE(!xseg_pool_is_retired(pool), "pool has been released");
@@ -56,7 +56,7 @@ xseg_status xseg_alloc_at(struct xseg_pool *pool, size_t bytes, xseg_stream stre
         .config = xseg_allocator_config(pool->device->allocator),
         .pool = pool,
         .stream = stream,
-        .address = at,
+        .address = target,
         .requested = bytes,
     };
     return xseg_slow_path_alloc(pool->device, &params, out);

@@ -32,13 +32,13 @@ static xseg_status end_call(const struct xseg_range *range, xseg_status status)
 static xseg_status retain_pool(struct xseg_device *device, const struct xseg_range_options *options,
                                struct xseg_pool **out)
 {
-    struct xseg_pool_options own = {sizeof(own)};
+    struct xseg_pool_options pool_options = {sizeof(pool_options)};
 
     if (options->pool == NULL) {
-        own.exportable = options->exportable;
-        own.rdma = options->rdma;
-        own.name = options->name;
-        return xseg_device_create_pool(device, &own, out);
+        pool_options.exportable = options->exportable;
+        pool_options.rdma = options->rdma;
+        pool_options.name = options->name;
+        return xseg_device_create_pool(device, &pool_options, out);
     }
     XSEG_ENTRY_REQUIRE(options->pool->device == device,
                        "pool is of another device or allocator, pool %s; use a pool of device %d",

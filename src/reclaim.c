@@ -55,11 +55,11 @@ xseg_status xseg_scope_select(struct xseg_device *device, const struct xseg_scop
 
 static xseg_status trim_devices(struct xseg_allocator *allocator, const struct xseg_scope *scope,
                                 const struct xseg_trim_options *trim_options,
-                                struct xseg_trim_result *done)
+                                struct xseg_trim_result *result)
 {
-    /* A trim may destroy the pool, so the pool is not read after the first one. */
+    /* A trim may destroy the pool, so the pool is not read after the first trim. */
     const struct xseg_device *pool_device = scope->pool != NULL ? scope->pool->device : NULL;
-    xseg_status first = XSEG_OK;
+    xseg_status first_error = XSEG_OK;
 
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
@@ -80,22 +80,22 @@ static xseg_status trim_devices(struct xseg_allocator *allocator, const struct x
         };
         if (status == XSEG_OK) {
             xseg_mutex_lock(&device->memory_lock);
-            status = xseg_trim_device(device, &plan, done);
+            status = xseg_trim_device(device, &plan, result);
             xseg_mutex_unlock(&device->memory_lock);
             xseg_pools_notify(device);
         }
-        first = first == XSEG_OK ? status : first;
+        first_error = first_error == XSEG_OK ? status : first_error;
     }
-    return first;
+    return first_error;
 }
 
 /* Release the memory that is due on the open devices of a scope. */
 static xseg_status trim_due_memory(struct xseg_allocator *allocator, const struct xseg_scope *scope,
-                                   uint64_t max_us, struct xseg_trim_result *done)
+                                   uint64_t max_us, struct xseg_trim_result *result)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     const uint64_t max_ns = max_us == 0 || max_us > UINT64_MAX / 1000 ? UINT64_MAX : max_us * 1000;
-    xseg_status first = XSEG_OK;
+    xseg_status first_error = XSEG_OK;
 
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_scope_device(allocator, scope, i);
@@ -104,19 +104,19 @@ static xseg_status trim_due_memory(struct xseg_allocator *allocator, const struc
             continue;
         if (config->decays) {
             const xseg_status status =
-                xseg_decay_release_due(device, config, max_ns, &done->released);
-            first = first == XSEG_OK ? status : first;
+                xseg_decay_release_due(device, config, max_ns, &result->released);
+            first_error = first_error == XSEG_OK ? status : first_error;
         }
-        done->remaining += xseg_device_physical(device);
+        result->remaining += xseg_device_physical(device);
     }
-    return first;
+    return first_error;
 }
 
 xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_scope *scope,
                       const struct xseg_trim_options *options, struct xseg_trim_result *out)
 {
     struct xseg_trim_options trim_options = {.struct_size = sizeof(trim_options)};
-    struct xseg_trim_result done = {.struct_size = sizeof(done)};
+    struct xseg_trim_result result = {.struct_size = sizeof(result)};
     struct xseg_scope chosen;
 
     XSEG_ENTRY(allocator);
@@ -138,11 +138,12 @@ xseg_status xseg_trim(struct xseg_allocator *allocator, const struct xseg_scope 
             return xseg_fail(XSEG_ERR_UNSUPPORTED,
                              "due_only with a pool or a stream; select a device or all devices");
     }
-    status = trim_options.due_only ? trim_due_memory(allocator, &chosen, trim_options.max_us, &done)
-                                   : trim_devices(allocator, &chosen, &trim_options, &done);
+    status = trim_options.due_only
+                 ? trim_due_memory(allocator, &chosen, trim_options.max_us, &result)
+                 : trim_devices(allocator, &chosen, &trim_options, &result);
     xseg_housekeeping_end_call(allocator);
     if (status == XSEG_OK && out != NULL)
-        XSEG_ENTRY_COPY_OUT(out, &done);
+        XSEG_ENTRY_COPY_OUT(out, &result);
     return status;
 }
 
@@ -189,15 +190,15 @@ xseg_status xseg_limits_get(struct xseg_allocator *allocator, const struct xseg_
 /* A pool has a hard limit only. */
 static xseg_status set_pool_limit(struct xseg_pool *pool, const struct xseg_limits *limits)
 {
-    const char *const foreign = limits->keep_bytes != 0            ? "keep_bytes"
-                                : limits->soft_bytes != UINT64_MAX ? "soft_bytes"
-                                : limits->has_fraction             ? "fraction"
-                                : limits->has_rejection_fraction   ? "rejection_fraction"
-                                                                   : NULL;
-    if (foreign != NULL)
+    const char *const unsupported = limits->keep_bytes != 0            ? "keep_bytes"
+                                    : limits->soft_bytes != UINT64_MAX ? "soft_bytes"
+                                    : limits->has_fraction             ? "fraction"
+                                    : limits->has_rejection_fraction   ? "rejection_fraction"
+                                                                       : NULL;
+    if (unsupported != NULL)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "pool %s has no %s; set hard_bytes, or select a device",
-                         xseg_pool_label(pool), foreign);
+                         xseg_pool_label(pool), unsupported);
     atomic_store_explicit(&pool->limit, limits->hard_bytes, memory_order_relaxed);
     return XSEG_OK;
 }

@@ -40,7 +40,7 @@ xseg_status xseg_export_segment(struct xseg_allocator *allocator, const void *ad
     return xseg_share_export_segment(allocator, (uintptr_t)address, token);
 }
 
-static xseg_status check_type(enum xseg_handle_type type)
+static xseg_status check_handle_type(enum xseg_handle_type type)
 {
     XSEG_ENTRY_REQUIRE(type == XSEG_HANDLE_FD || type == XSEG_HANDLE_FABRIC,
                        "unknown value of enum xseg_handle_type, %d", (int)type);
@@ -56,7 +56,7 @@ xseg_status xseg_export_handles(struct xseg_allocator *allocator, void *ptr,
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(ptr != NULL && count != NULL, "%s is NULL", ptr == NULL ? "ptr" : "count");
     XSEG_ENTRY_REQUIRE(handles != NULL || capacity == 0, "handles is NULL, capacity %zu", capacity);
-    xseg_status status = check_type(type);
+    xseg_status status = check_handle_type(type);
     if (status != XSEG_OK)
         return status;
     status = xseg_share_export_handles(allocator, (uintptr_t)ptr, &pages);
@@ -101,7 +101,7 @@ xseg_status xseg_import_handles(struct xseg_allocator *allocator, int device,
     XSEG_ENTRY(allocator);
     XSEG_ENTRY_REQUIRE(handles != NULL && base != NULL, "%s is NULL",
                        handles == NULL ? "handles" : "base");
-    xseg_status status = check_type(type);
+    xseg_status status = check_handle_type(type);
     if (status == XSEG_OK)
         status = xseg_allocator_device(allocator, device, &found);
     if (status == XSEG_OK)
@@ -120,17 +120,17 @@ xseg_status xseg_import_close(struct xseg_allocator *allocator, void *base)
 
 xseg_status xseg_peer_allow(struct xseg_allocator *allocator, int owner, int peer)
 {
-    struct xseg_device *has = NULL, *uses = NULL;
+    struct xseg_device *owner_device = NULL, *peer_device = NULL;
 
     XSEG_ENTRY(allocator);
-    xseg_status status = xseg_allocator_device(allocator, owner, &has);
+    xseg_status status = xseg_allocator_device(allocator, owner, &owner_device);
     if (status == XSEG_OK)
-        status = xseg_allocator_device(allocator, peer, &uses);
+        status = xseg_allocator_device(allocator, peer, &peer_device);
     if (status != XSEG_OK)
         return status;
-    XSEG_ENTRY_REQUIRE(has != uses, "owner and peer are the same device, %d; pass two devices",
-                       owner);
-    return xseg_peers_allow(has, uses);
+    XSEG_ENTRY_REQUIRE(owner_device != peer_device,
+                       "owner and peer are the same device, %d; pass two devices", owner);
+    return xseg_peers_allow(owner_device, peer_device);
 }
 
 /* --- dma-buf descriptors and registrations. --- */
@@ -183,27 +183,28 @@ xseg_status xseg_unregister(struct xseg_allocator *allocator, uint64_t id)
 
 /* --- Members of a budget. --- */
 
-/* "5d0ba3ff-1234-5678-9abc-def012345678", and its terminator. */
-#define UUID_TEXT 37
+/* Bytes of a UUID as a string, "5d0ba3ff-1234-5678-9abc-def012345678", with the terminator. */
+#define UUID_STRING_SIZE 37
 
-static void print_uuid(const uint8_t *uuid, char text[UUID_TEXT])
+static void format_uuid(const uint8_t *uuid, char text[UUID_STRING_SIZE])
 {
-    size_t at = 0;
+    size_t length = 0;
 
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_UUID; i++) {
         const bool has_dash = i == 4 || i == 6 || i == 8 || i == 10;
 
-        at += (size_t)snprintf(text + at, UUID_TEXT - at, "%s%02x", has_dash ? "-" : "", uuid[i]);
+        length += (size_t)snprintf(text + length, UUID_STRING_SIZE - length, "%s%02x",
+                                   has_dash ? "-" : "", uuid[i]);
     }
 }
 
-/* Visit the devices of a process.  Returns false if that was the end. */
+/* Visit the devices of a member.  Returns false if the visitor ended the iteration. */
 static bool visit_process(const struct xseg_shared_budget_record *record,
                           struct xseg_budget_entry *entry,
                           bool (*visit)(void *context, const struct xseg_budget_entry *entry),
                           void *context)
 {
-    char uuid[UUID_TEXT];
+    char uuid[UUID_STRING_SIZE];
     bool continues = true;
 
     entry->is_readable = true;
@@ -214,32 +215,32 @@ static bool visit_process(const struct xseg_shared_budget_record *record,
     for (unsigned i = 0; continues && i < record->device_count; i++) {
         const struct xseg_shared_budget_device *device = &record->devices[i];
 
-        print_uuid(device->uuid, uuid);
+        format_uuid(device->uuid, uuid);
         entry->uuid = uuid;
         entry->physical_bytes = device->physical;
         entry->idle_bytes = device->idle;
         entry->demand_bytes = device->demand;
         entry->share_millionths = device->share;
-        entry->min_bytes = device->floor;
+        entry->min_bytes = device->min_bytes;
         entry->released_bytes = device->released;
         continues = visit(context, entry);
     }
     return continues;
 }
 
-static void visit_all(const struct xseg_shared_budget *shared,
-                      bool (*visit)(void *context, const struct xseg_budget_entry *entry),
-                      void *context)
+static void visit_members(const struct xseg_shared_budget *shared,
+                          bool (*visit)(void *context, const struct xseg_budget_entry *entry),
+                          void *context)
 {
     bool continues = true;
 
     for (unsigned slot = 0; continues && slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
-        const struct xseg_shared_budget_entry *seen = &shared->seen[slot];
+        const struct xseg_shared_budget_entry *member = &shared->entries[slot];
         struct xseg_budget_entry entry = {.struct_size = sizeof(entry), .slot = slot};
 
-        if (seen->state == XSEG_SHARED_BUDGET_FRESH)
-            continues = visit_process(&seen->record, &entry, visit, context);
-        else if (seen->state != XSEG_SHARED_BUDGET_FREE)
+        if (member->state == XSEG_SHARED_BUDGET_FRESH)
+            continues = visit_process(&member->record, &entry, visit, context);
+        else if (member->state != XSEG_SHARED_BUDGET_FREE)
             continues = visit(context, &entry);
     }
 }
@@ -261,7 +262,7 @@ xseg_status xseg_budget_members(const char *name,
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, copy of the budget file");
     status = xseg_shared_budget_scan(shared, path);
     if (status == XSEG_OK)
-        visit_all(shared, visit, context);
+        visit_members(shared, visit, context);
     free(shared);
     return status;
 }

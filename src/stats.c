@@ -36,8 +36,8 @@ static xseg_status find_scope(struct xseg_allocator *allocator, const struct xse
     return xseg_allocator_device(allocator, chosen.device, out);
 }
 
-/* Add the members that modules above `device` count.  The kernel is queried for host bytes, so only
- * if the caller's structure has them. */
+/* Add the members that modules above `device` count.  Host bytes require system calls, so they are
+ * read only if the caller's structure has the member. */
 static void add_module_statistics(struct xseg_device *device, bool has_host_bytes,
                                   struct xseg_statistics *stats)
 {
@@ -106,18 +106,18 @@ xseg_status xseg_driver_calls(struct xseg_allocator *allocator, struct xseg_driv
     return XSEG_OK;
 }
 
-/* Free memory: memory of others as of the last query of the driver, memory of this allocator as of
- * now. */
+/* Compute the free memory from the memory of other processes as of the last query of the driver,
+ * and the current memory of this allocator. */
 static void read_free_memory(const struct xseg_device *device, uint64_t now,
                              struct xseg_device_stats *stats)
 {
-    uint64_t others = 0, age = 0;
+    uint64_t used_elsewhere = 0, age = 0;
 
     stats->free_bytes = stats->free_age_ms = UINT64_MAX;
-    if (!xseg_timestamped_read(&device->used_elsewhere, now, &others, &age))
+    if (!xseg_timestamped_read(&device->used_elsewhere, now, &used_elsewhere, &age))
         return;
     stats->free_bytes =
-        stats->total_bytes - xseg_min(stats->total_bytes, others + stats->physical_bytes);
+        stats->total_bytes - xseg_min(stats->total_bytes, used_elsewhere + stats->physical_bytes);
     stats->free_age_ms = age / UINT64_C(1000000);
 }
 
@@ -312,22 +312,23 @@ static bool is_reason_selected(const struct xseg_reason *reason,
            (selection->stream == NULL || selection->stream->handle == reason->stream);
 }
 
-/* Keep the selected ones of the reasons from `first` on, and add them up. */
+/* Remove the reasons from `first` on that are not selected, and sum the others up. */
 static void filter_reasons(struct xseg_reason_list *reasons, size_t first,
                            const struct xseg_selection *selection, struct xseg_explain_result *sums)
 {
-    size_t kept = first;
+    size_t selected = first;
 
     for (size_t i = first; i < reasons->count; i++)
         if (is_reason_selected(&reasons->list[i], selection)) {
-            reasons->list[kept] = reasons->list[i];
-            add_reason(sums, &reasons->list[kept++]);
+            reasons->list[selected] = reasons->list[i];
+            add_reason(sums, &reasons->list[selected++]);
         }
-    reasons->count = kept;
+    reasons->count = selected;
 }
 
-static xseg_status explain_all(struct xseg_allocator *allocator, const struct xseg_scope *scope,
-                               struct xseg_reason_list *reasons, struct xseg_explain_result *sums)
+static xseg_status explain_devices(struct xseg_allocator *allocator, const struct xseg_scope *scope,
+                                   struct xseg_reason_list *reasons,
+                                   struct xseg_explain_result *sums)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     xseg_status status = XSEG_OK;
@@ -366,7 +367,7 @@ xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_sco
         XSEG_ENTRY_OUT(out);
     xseg_status status = xseg_scope_check(allocator, scope, &chosen);
     if (status == XSEG_OK)
-        status = explain_all(allocator, &chosen, &reasons, &sums);
+        status = explain_devices(allocator, &chosen, &reasons, &sums);
     for (size_t i = 0; status == XSEG_OK && visit != NULL && i < reasons.count; i++)
         if (!visit(context, &reasons.list[i]))
             break;
@@ -378,13 +379,13 @@ xseg_status xseg_explain(struct xseg_allocator *allocator, const struct xseg_sco
 
 xseg_status xseg_metrics(struct xseg_allocator *allocator, char *text, size_t bytes, size_t *needed)
 {
-    size_t whole = 0;
+    size_t total = 0;
 
     XSEG_ENTRY_CHECK(allocator);
     XSEG_ENTRY_REQUIRE(text != NULL || bytes == 0, "text is NULL, bytes %zu", bytes);
-    const xseg_status status = xseg_metrics_write_text(allocator, text, bytes, &whole);
+    const xseg_status status = xseg_metrics_write_text(allocator, text, bytes, &total);
     if (status == XSEG_OK && needed != NULL)
-        *needed = whole;
+        *needed = total;
     return status;
 }
 

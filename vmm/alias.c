@@ -9,7 +9,7 @@
 #include "src/base/host_memory.h"
 #include "vmm/segment_internal.h"
 
-/* Count the memory of a page as unknown exactly if no granule can use it. */
+/* Count the memory of a page as unknown if and only if no granule can use it. */
 static void update_unknown_bytes(const struct xseg_segment *segment,
                                  struct xseg_alias_record *record)
 {
@@ -24,11 +24,11 @@ static void update_unknown_bytes(const struct xseg_segment *segment,
     record->counts_as_unknown = counts_as_unknown;
 }
 
-static void count_granule_state(struct xseg_mapping_counts *count, unsigned state, uint32_t more)
+static void count_granule_state(struct xseg_mapping_counts *count, unsigned state, uint32_t delta)
 {
-    count->mapped += state == XSEG_PAGE_MAPPED ? more : 0;
-    count->evicted += state >= XSEG_PAGE_EVICTED ? more : 0;
-    count->fresh += state == XSEG_PAGE_FRESH || state == XSEG_PAGE_FRESH_MAPPED ? more : 0;
+    count->mapped += state == XSEG_PAGE_MAPPED ? delta : 0;
+    count->evicted += state >= XSEG_PAGE_EVICTED ? delta : 0;
+    count->fresh += state == XSEG_PAGE_FRESH || state == XSEG_PAGE_FRESH_MAPPED ? delta : 0;
 }
 
 /* --- Charges. --- */
@@ -51,10 +51,10 @@ static void uncharge_segment(struct xseg_segment *segment, struct xseg_alias_rec
 
 /* --- Records. --- */
 
-/* Add the host memory of a record, or subtract it (`more` is negative). */
-static void count_record_bytes(const struct xseg_segment *segment, uint64_t more)
+/* Add the host memory of a record, or subtract it: a negative `delta` wraps around. */
+static void count_record_bytes(const struct xseg_segment *segment, uint64_t delta)
 {
-    atomic_fetch_add_explicit(&segment->page_cache->record_bytes, more, memory_order_relaxed);
+    atomic_fetch_add_explicit(&segment->page_cache->record_bytes, delta, memory_order_relaxed);
 }
 
 static void free_alias_record(const struct xseg_segment *segment, struct xseg_alias_record *record)
@@ -69,17 +69,18 @@ void xseg_alias_set_state(struct xseg_segment *segment, uint32_t granule,
                           enum xseg_page_state state)
 {
     struct xseg_alias_record *record = segment->alias_record[granule];
-    const uint8_t before = segment->state[granule];
+    const uint8_t old_state = segment->state[granule];
 
-    count_granule_state(&record->count, before, (uint32_t)-1);
+    count_granule_state(&record->count, old_state, (uint32_t)-1);
     count_granule_state(&record->count, state, 1);
     segment->state[granule] = (uint8_t)state;
-    if (xseg_page_state_is_present(before) && !xseg_page_state_is_present(state))
+    if (xseg_page_state_is_present(old_state) && !xseg_page_state_is_present(state))
         uncharge_segment(segment, record);
-    if (!xseg_page_state_is_present(before) && xseg_page_state_is_present(state))
+    if (!xseg_page_state_is_present(old_state) && xseg_page_state_is_present(state))
         charge_segment(segment, record);
-    segment->unknown += ((uint64_t)(state == XSEG_PAGE_UNKNOWN) - (before == XSEG_PAGE_UNKNOWN)) *
-                        segment->granule_bytes;
+    segment->unknown +=
+        ((uint64_t)(state == XSEG_PAGE_UNKNOWN) - (old_state == XSEG_PAGE_UNKNOWN)) *
+        segment->granule_bytes;
     update_unknown_bytes(segment, record);
 }
 
@@ -132,8 +133,8 @@ static bool ensure_record_table(struct xseg_segment *segment)
     return segment->alias_record != NULL;
 }
 
-/* Create the record of a page unless it exists; false on host allocation failure.  A record with
- * one mapping is equivalent to none. */
+/* Create the record of a page unless it exists.  Returns false on host allocation failure.  A page
+ * whose record has one mapping is equivalent to a page without a record. */
 static bool ensure_record(struct xseg_segment *segment, uint32_t granule)
 {
     if (segment->alias_record[granule] != NULL)
@@ -169,8 +170,8 @@ static xseg_status map_alias(struct xseg_segment *segment, uint32_t granule,
     return XSEG_OK;
 }
 
-/* Unmap the first `count` granules of a run again.  A granule that the driver does not unmap
- * remains in state UNKNOWN. */
+/* Unmap the aliases of granules.  A granule that the driver does not unmap remains in state
+ * UNKNOWN. */
 static void roll_back_aliases(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     bool is_known = true, was_exported = false;

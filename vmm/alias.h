@@ -5,10 +5,10 @@
  * A granule that is the only mapping of its page stores the page's handle in the table of its
  * segment.  The first alias of a page creates a record with the handle and a mapping count, and
  * every granule that maps the page refers to the record.  The removal of the last mapping releases
- * the page and frees the record.  Granules without a record cost nothing.
+ * the page and frees the record.  A granule without a record needs no additional host memory.
  *
- * All mappings of a page are one granule long and in segments of one owner.  `mapped` of a segment
- * counts each mapping.  The memory itself is charged
+ * All mappings of an aliased page are one granule long and in segments of one owner.  `mapped` of a
+ * segment counts each mapping.  The memory itself is charged
  *   - to the owner, until the last mapping that is mapped or evicted is removed (`unmapped_bytes`);
  *   - to the segment that mapped the page first, once, as long as that segment maps the page
  *     (`alias_bytes` has the granules that are not charged to their segment).
@@ -55,7 +55,7 @@ static inline struct xseg_alias_record *xseg_alias_record(const struct xseg_segm
     return segment->alias_record == NULL ? NULL : segment->alias_record[granule];
 }
 
-/* Whether other granules map the page of a granule, too. */
+/* Whether other granules also map the page of a granule. */
 static inline bool xseg_alias_exists(const struct xseg_segment *segment, uint32_t granule)
 {
     const struct xseg_alias_record *record = xseg_alias_record(segment, granule);
@@ -87,7 +87,7 @@ xseg_status xseg_alias_map(struct xseg_segment *segment, uint32_t first, uint32_
  * Compare the records with the granules of all segments of an owner: begin with each segment, add
  * each granule, check each segment.
  *
- * alias_bytes: sum for ALIAS-2
+ * alias_bytes: receives the sum for ALIAS-2
  */
 void xseg_alias_audit_begin(const struct xseg_segment *segment);
 void xseg_alias_audit_add(const struct xseg_segment *segment, uint32_t granule, bool is_committed,

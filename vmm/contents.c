@@ -13,20 +13,20 @@
 #include "src/base/error.h"
 #include "src/base/mutex.h"
 
-/* The maximum size of a pinned buffer, a small part of the memory of a host.  The size is a choice,
- * not a measurement. */
-#define MAX_BUFFER XSEG_GIB
+/* The maximum size of a pinned buffer: a small part of the memory of a host.  The value was not
+ * measured. */
+#define MAX_BUFFER_BYTES XSEG_GIB
 
-/* The buffer of a file: large enough that the disk, not the copy, limits the speed.  The size is a
- * choice. */
-#define FILE_BUFFER (64 * XSEG_MIB)
+/* The size of the buffer of a file: large enough that the disk, not the copy, limits the
+ * throughput.  The value was not measured. */
+#define FILE_BUFFER_BYTES (64 * XSEG_MIB)
 
-/* Size and alignment of the smallest region without data in the file: the block size of most file systems. */
-#define BLOCK 4096u
+/* Size and alignment of the smallest hole in the file: the block size of most file systems. */
+#define BLOCK_BYTES 4096u
 
-static xseg_status fail_file_operation(const struct xseg_contents *contents, const char *what)
+static xseg_status fail_file_operation(const struct xseg_contents *contents, const char *operation)
 {
-    return xseg_fail(XSEG_ERR_FILE, "file cannot be %s, \"%s\", %s", what, contents->path,
+    return xseg_fail(XSEG_ERR_FILE, "file cannot be %s, \"%s\", %s", operation, contents->path,
                      errno != 0 ? strerror(errno) : "file has been truncated");
 }
 
@@ -73,8 +73,8 @@ static xseg_status alloc_buffers(struct xseg_contents *contents, uint64_t bytes)
 
 /* --- The file. --- */
 
-/* Open the directory of the path, and set the file's name.  O_PATH requires no permission to
- * read. */
+/* Open the directory of the path, and set the name of the file.  O_PATH requires no read
+ * permission. */
 static int open_directory(struct xseg_contents *contents)
 {
     char *slash = strrchr(contents->path, '/');
@@ -83,14 +83,14 @@ static int open_directory(struct xseg_contents *contents)
     contents->name = slash == NULL ? contents->path : slash + 1;
     if (folder == contents->path)
         *slash = '\0';
-    const int file = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    const int directory = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (folder == contents->path)
         *slash = '/';
-    return file;
+    return directory;
 }
 
-/* Create the file.  From now on the file is found through its directory, because after a chdir() or
- * a rename of a directory the path may lead to another file. */
+/* Create the file.  Later operations find the file through its directory, because after a chdir()
+ * or a rename of a directory the path may lead to another file. */
 static xseg_status create_file(struct xseg_contents *contents, const char *path)
 {
     contents->path = strdup(path);
@@ -111,11 +111,11 @@ static xseg_status create_file(struct xseg_contents *contents, const char *path)
  * inode number. */
 static bool is_created_file(const struct xseg_contents *contents)
 {
-    struct stat own, current;
+    struct stat created, current;
 
-    return fstat(contents->file, &own) == 0 &&
+    return fstat(contents->file, &created) == 0 &&
            fstatat(contents->directory, contents->name, &current, AT_SYMLINK_NOFOLLOW) == 0 &&
-           own.st_dev == current.st_dev && own.st_ino == current.st_ino;
+           created.st_dev == current.st_dev && created.st_ino == current.st_ino;
 }
 
 static void remove_file(struct xseg_contents *contents)
@@ -133,38 +133,38 @@ static void remove_file(struct xseg_contents *contents)
     contents->name = NULL;
 }
 
-static xseg_status write_all(struct xseg_contents *contents, const char *from, uint64_t bytes,
+static xseg_status write_all(struct xseg_contents *contents, const char *data, uint64_t bytes,
                              uint64_t offset)
 {
     while (bytes > 0) {
         errno = 0;
-        const ssize_t written = pwrite(contents->file, from, bytes, (off_t)offset);
+        const ssize_t bytes_written = pwrite(contents->file, data, bytes, (off_t)offset);
 
-        if (written < 0 && errno == EINTR)
+        if (bytes_written < 0 && errno == EINTR)
             continue;
-        if (written <= 0)
+        if (bytes_written <= 0)
             return fail_file_operation(contents, "written");
-        from += written;
-        offset += (uint64_t)written;
-        bytes -= (uint64_t)written;
+        data += bytes_written;
+        offset += (uint64_t)bytes_written;
+        bytes -= (uint64_t)bytes_written;
     }
     return XSEG_OK;
 }
 
-static xseg_status read_all(struct xseg_contents *contents, char *to, uint64_t bytes,
+static xseg_status read_all(struct xseg_contents *contents, char *buffer, uint64_t bytes,
                             uint64_t offset)
 {
     while (bytes > 0) {
         errno = 0;
-        const ssize_t got = pread(contents->file, to, bytes, (off_t)offset);
+        const ssize_t bytes_read = pread(contents->file, buffer, bytes, (off_t)offset);
 
-        if (got < 0 && errno == EINTR)
+        if (bytes_read < 0 && errno == EINTR)
             continue;
-        if (got <= 0)
+        if (bytes_read <= 0)
             return fail_file_operation(contents, "read");
-        to += got;
-        offset += (uint64_t)got;
-        bytes -= (uint64_t)got;
+        buffer += bytes_read;
+        offset += (uint64_t)bytes_read;
+        bytes -= (uint64_t)bytes_read;
     }
     return XSEG_OK;
 }
@@ -174,14 +174,14 @@ static bool is_zero(const char *block, uint64_t bytes)
     return block[0] == 0 && memcmp(block, block + 1, bytes - 1) == 0;
 }
 
-/* Return the size of the part at `at` that has only blocks of zeros, or only blocks with data. */
-static uint64_t measure_part(const char *buffer, uint64_t at, uint64_t bytes, bool *is_hole)
+/* Return the size of the extent at `at` that has only blocks of zeros, or only blocks with data. */
+static uint64_t measure_extent(const char *buffer, uint64_t at, uint64_t bytes, bool *is_hole)
 {
-    uint64_t end = at + xseg_min(BLOCK, bytes - at);
+    uint64_t end = at + xseg_min(BLOCK_BYTES, bytes - at);
 
     *is_hole = is_zero(buffer + at, end - at);
     while (end < bytes) {
-        const uint64_t block = xseg_min(BLOCK, bytes - end);
+        const uint64_t block = xseg_min(BLOCK_BYTES, bytes - end);
 
         if (is_zero(buffer + end, block) != *is_hole)
             break;
@@ -197,7 +197,7 @@ static xseg_status write_buffer(struct xseg_contents *contents, uint64_t offset,
     bool is_hole = false;
 
     for (uint64_t at = 0, length; status == XSEG_OK && at < bytes; at += length) {
-        length = measure_part(buffer, at, bytes, &is_hole);
+        length = measure_extent(buffer, at, bytes, &is_hole);
         if (!is_hole)
             status = write_all(contents, buffer + at, length, offset + at);
     }
@@ -209,21 +209,21 @@ static xseg_status save_to_file(struct xseg_contents *contents, uint64_t offset,
 {
     xseg_status status = XSEG_OK;
 
-    for (uint64_t at = 0; status == XSEG_OK && at < bytes; at += FILE_BUFFER) {
-        const uint64_t part = xseg_min(FILE_BUFFER, bytes - at);
+    for (uint64_t at = 0; status == XSEG_OK && at < bytes; at += FILE_BUFFER_BYTES) {
+        const uint64_t chunk = xseg_min(FILE_BUFFER_BYTES, bytes - at);
 
         status = xseg_driver_copy_to_host(contents->context, contents->buffer[0], address + at,
-                                          part, contents->stream);
+                                          chunk, contents->stream);
         if (status == XSEG_OK)
             status = xseg_contents_wait(contents);
         if (status == XSEG_OK)
-            status = write_buffer(contents, offset + at, part);
+            status = write_buffer(contents, offset + at, chunk);
     }
     return status;
 }
 
-/* Find the next part of the file with data from *offset on: set *offset to its start, and return
- * its end.  A file system without SEEK_DATA reports data everywhere. */
+/* Find the next extent of the file with data from *offset on: set *offset to its start, and return
+ * its end.  A file system without SEEK_DATA reports one extent of data. */
 static uint64_t find_data(const struct xseg_contents *contents, uint64_t *offset, uint64_t end)
 {
     const off_t data = lseek(contents->file, (off_t)*offset, SEEK_DATA);
@@ -232,19 +232,19 @@ static uint64_t find_data(const struct xseg_contents *contents, uint64_t *offset
         *offset = end;
     else if (data >= 0)
         *offset = xseg_min((uint64_t)data, end);
-    const off_t unmapped = *offset < end ? lseek(contents->file, (off_t)*offset, SEEK_HOLE) : -1;
-    return unmapped < 0 ? end : xseg_min((uint64_t)unmapped, end);
+    const off_t hole = *offset < end ? lseek(contents->file, (off_t)*offset, SEEK_HOLE) : -1;
+    return hole < 0 ? end : xseg_min((uint64_t)hole, end);
 }
 
-/* Read a part of the file to its position in the buffer, and queue its copy to the device. */
+/* Read an extent of the file to its position in the buffer, and queue its copy to the device. */
 static xseg_status load_data(struct xseg_contents *contents, uint64_t window, uint64_t offset,
                              uint64_t end, uint64_t address)
 {
-    char *to = (char *)contents->buffer[0] + (offset - window);
-    const xseg_status status = read_all(contents, to, end - offset, offset);
+    char *buffer = (char *)contents->buffer[0] + (offset - window);
+    const xseg_status status = read_all(contents, buffer, end - offset, offset);
 
     return status == XSEG_OK
-               ? xseg_driver_copy_from_host(contents->context, address + (offset - window), to,
+               ? xseg_driver_copy_from_host(contents->context, address + (offset - window), buffer,
                                             end - offset, contents->stream)
                : status;
 }
@@ -253,20 +253,20 @@ static xseg_status load_window(struct xseg_contents *contents, uint64_t offset, 
                                uint64_t bytes)
 {
     const uint64_t end = offset + bytes;
-    uint64_t at = offset, part_end = find_data(contents, &at, end);
+    uint64_t at = offset, extent_end = find_data(contents, &at, end);
     xseg_status status = XSEG_OK;
 
-    if (at != offset || part_end != end)
+    if (at != offset || extent_end != end)
         status = xseg_driver_fill(contents->context, address, bytes, 0, contents->stream);
     while (status == XSEG_OK && at < end) {
-        status = load_data(contents, offset, at, part_end, address);
-        at = part_end;
-        part_end = find_data(contents, &at, end);
+        status = load_data(contents, offset, at, extent_end, address);
+        at = extent_end;
+        extent_end = find_data(contents, &at, end);
     }
     return status == XSEG_OK ? xseg_contents_wait(contents) : status;
 }
 
-/* Check that the file was not truncated, because missing bytes would be read as zeros. */
+/* Check that the file was not truncated, because missing bytes would be loaded as zeros. */
 static xseg_status check_file_length(struct xseg_contents *contents)
 {
     struct stat info = {0};
@@ -282,9 +282,9 @@ static xseg_status load_from_file(struct xseg_contents *contents, uint64_t offse
 {
     xseg_status status = check_file_length(contents);
 
-    for (uint64_t at = 0; status == XSEG_OK && at < bytes; at += FILE_BUFFER)
-        status =
-            load_window(contents, offset + at, address + at, xseg_min(FILE_BUFFER, bytes - at));
+    for (uint64_t at = 0; status == XSEG_OK && at < bytes; at += FILE_BUFFER_BYTES)
+        status = load_window(contents, offset + at, address + at,
+                             xseg_min(FILE_BUFFER_BYTES, bytes - at));
     return status;
 }
 
@@ -303,13 +303,14 @@ xseg_status xseg_contents_open(struct xseg_contents *contents,
         .stream = stream,
         .keep = keep,
         .bytes = bytes,
-        .buffer_bytes = has_file ? FILE_BUFFER : MAX_BUFFER,
+        .buffer_bytes = has_file ? FILE_BUFFER_BYTES : MAX_BUFFER_BYTES,
         .directory = -1,
         .file = -1,
     };
     if (has_file)
         status = create_file(contents, path);
-    return status == XSEG_OK ? alloc_buffers(contents, has_file ? FILE_BUFFER : bytes) : status;
+    return status == XSEG_OK ? alloc_buffers(contents, has_file ? FILE_BUFFER_BYTES : bytes)
+                             : status;
 }
 
 void xseg_contents_close(struct xseg_contents *contents)
@@ -325,12 +326,13 @@ xseg_status xseg_contents_save(struct xseg_contents *contents, uint64_t offset, 
 
     if (contents->keep == XSEG_KEEP_FILE)
         return save_to_file(contents, offset, address, bytes);
-    for (uint64_t at = 0, part; status == XSEG_OK && at < bytes; at += part) {
-        char *buffer = contents->buffer[(offset + at) / MAX_BUFFER];
+    for (uint64_t at = 0, chunk; status == XSEG_OK && at < bytes; at += chunk) {
+        char *buffer = contents->buffer[(offset + at) / MAX_BUFFER_BYTES];
 
-        part = xseg_min(MAX_BUFFER - (offset + at) % MAX_BUFFER, bytes - at);
-        status = xseg_driver_copy_to_host(contents->context, buffer + (offset + at) % MAX_BUFFER,
-                                          address + at, part, contents->stream);
+        chunk = xseg_min(MAX_BUFFER_BYTES - (offset + at) % MAX_BUFFER_BYTES, bytes - at);
+        status =
+            xseg_driver_copy_to_host(contents->context, buffer + (offset + at) % MAX_BUFFER_BYTES,
+                                     address + at, chunk, contents->stream);
     }
     return status;
 }
@@ -342,13 +344,13 @@ xseg_status xseg_contents_load(struct xseg_contents *contents, uint64_t offset, 
 
     if (contents->keep == XSEG_KEEP_FILE)
         return load_from_file(contents, offset, address, bytes);
-    for (uint64_t at = 0, part; status == XSEG_OK && at < bytes; at += part) {
-        const char *buffer = contents->buffer[(offset + at) / MAX_BUFFER];
+    for (uint64_t at = 0, chunk; status == XSEG_OK && at < bytes; at += chunk) {
+        const char *buffer = contents->buffer[(offset + at) / MAX_BUFFER_BYTES];
 
-        part = xseg_min(MAX_BUFFER - (offset + at) % MAX_BUFFER, bytes - at);
-        status =
-            xseg_driver_copy_from_host(contents->context, address + at,
-                                       buffer + (offset + at) % MAX_BUFFER, part, contents->stream);
+        chunk = xseg_min(MAX_BUFFER_BYTES - (offset + at) % MAX_BUFFER_BYTES, bytes - at);
+        status = xseg_driver_copy_from_host(contents->context, address + at,
+                                            buffer + (offset + at) % MAX_BUFFER_BYTES, chunk,
+                                            contents->stream);
     }
     return status;
 }
@@ -367,6 +369,6 @@ void xseg_contents_release_buffer(struct xseg_contents *contents)
 xseg_status xseg_contents_acquire_buffer(struct xseg_contents *contents)
 {
     return contents->keep == XSEG_KEEP_FILE && contents->buffers == 0
-               ? alloc_buffers(contents, FILE_BUFFER)
+               ? alloc_buffers(contents, FILE_BUFFER_BYTES)
                : XSEG_OK;
 }

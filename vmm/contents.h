@@ -7,15 +7,15 @@
  *              offset 0         contiguous
  *
  * A copy on the host is in pinned buffers of at most 1 GiB, so that it runs at the speed of the
- * bus.  A copy in a file passes through one pinned buffer of 64 MiB.  The file is sparse: blocks of
- * zeros are not written, and a load fills their device memory with zeros instead of copying it.
+ * bus.  A copy in a file uses one pinned buffer of 64 MiB.  The file is sparse: blocks of zeros are
+ * not written, and a load fills their device memory with zeros instead of copying them.
  *
  * Copies are queued on a stream of the caller.  They are complete once the stream was synchronized;
  * the file is written and read within the calls.
  *
- * The file is created exclusively and found through a descriptor of its directory afterwards, so a
- * chdir() or a rename of a directory does not redirect it.  On close it is removed only if its name
- * still leads to the same inode.
+ * The file is created exclusively, and later found through a descriptor of its directory, so a
+ * chdir() or a rename of a directory does not redirect it.  A close removes the file only if its
+ * name still leads to the same inode.
  *
  * Locking: a copy belongs to one pool in transition, so save, load and wait need no lock.  The
  * caller holds the device memory lock for a close and for the release of a buffer, because they can
@@ -33,7 +33,7 @@ struct xseg_contents {
     xseg_stream stream;
     enum xseg_keep keep;
     uint64_t bytes;
-    void **buffer; /* [buffers], pinned; one with a file */
+    void **buffer; /* [buffers], pinned; with a file at most one */
     size_t buffers;
     uint64_t buffer_bytes;
     char *path;       /* of the file, as passed by the caller, for messages */
@@ -64,7 +64,7 @@ void xseg_contents_close(struct xseg_contents *contents);
  *
  * Returns: XSEG_OK, XSEG_ERR_DRIVER; with a file XSEG_ERR_FILE, XSEG_ERR_HOST_MEMORY
  * Cost:    one copy per buffer; with a file also one synchronization per buffer, and a load makes
- *          one copy per part with data and one fill per buffer with a block of zeros
+ *          one copy per extent with data and one fill per buffer with a block of zeros
  */
 xseg_status xseg_contents_save(struct xseg_contents *contents, uint64_t offset, uint64_t address,
                                uint64_t bytes);

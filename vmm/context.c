@@ -7,7 +7,7 @@
 #include "src/base/error.h"
 #include "vmm/free_memory.h"
 
-/* One page shows that a mapping works, two show that one call covers both. */
+/* One page tests a mapping; a second one tests whether one call can cover both. */
 #define PROBE_PAGES 2u
 
 struct probe {
@@ -68,7 +68,7 @@ static xseg_status probe_unmap(struct probe *probe)
     return status;
 }
 
-/* Release the memory and the VA range of a probe; what the driver does not release becomes
+/* Release the memory and the VA range of a probe.  Objects that the driver does not release become
  * unreleased. */
 static void release_probe(struct probe *probe, struct xseg_unreleased_list *unreleased)
 {
@@ -133,13 +133,13 @@ static xseg_status fail_open(struct xseg_context *context, xseg_status status)
 
 bool xseg_context_has_ample_memory(struct xseg_context *context, uint64_t bytes, uint64_t *free)
 {
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved;
     uint64_t total = 0;
 
-    xseg_fail_save(&kept);
+    xseg_fail_save(&saved);
     *free = 0;
     (void)xseg_free_memory_query(context, free, &total);
-    xseg_fail_restore(&kept);
+    xseg_fail_restore(&saved);
     return *free >= xseg_context_ample_bytes(context, bytes);
 }
 
@@ -158,10 +158,10 @@ static bool can_allocate_classic(struct xseg_context *context,
 }
 
 /* Whether a probe that ran out of memory failed for another reason: ample memory is free before a
- * second probe, and cuMemAlloc() works after it.  Memory that others allocate or free during the
- * probes does not mislead this check.  *status: of the second probe, if it was made */
+ * second probe, and cuMemAlloc() works after it.  Memory that other processes allocate or free
+ * during the probes does not invalidate this check.  *status: of the second probe, if any */
 static bool is_oom_spurious(struct xseg_context *context, struct xseg_unreleased_list *unreleased,
-                            xseg_status *status, char *why, size_t why_bytes)
+                            xseg_status *status, char *reason, size_t reason_bytes)
 {
     uint64_t free = 0;
 
@@ -170,21 +170,22 @@ static bool is_oom_spurious(struct xseg_context *context, struct xseg_unreleased
     *status = probe_pages(context, unreleased, 0);
     if (*status != XSEG_ERR_NO_MEMORY)
         return false;
-    (void)snprintf(why, why_bytes, "%s with %" PRIu64 " MiB free, while cuMemAlloc works",
+    (void)snprintf(reason, reason_bytes, "%s with %" PRIu64 " MiB free, while cuMemAlloc works",
                    xseg_fail_detail(), free >> 20);
     if (can_allocate_classic(context, unreleased))
         return true;
-    why[0] = '\0';
+    reason[0] = '\0';
     return false;
 }
 
 xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *driver, int ordinal,
-                              struct xseg_unreleased_list *unreleased, char *why, size_t why_bytes)
+                              struct xseg_unreleased_list *unreleased, char *reason,
+                              size_t reason_bytes)
 {
     xseg_status status;
 
     *context = (struct xseg_context){.driver = driver, .ordinal = ordinal};
-    why[0] = '\0';
+    reason[0] = '\0';
     status = xseg_driver_retain(context);
     if (status != XSEG_OK)
         return status;
@@ -192,23 +193,23 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
     if (status != XSEG_OK)
         return fail_open(context, status);
     if (!context->has_vmm) {
-        (void)snprintf(why, why_bytes,
+        (void)snprintf(reason, reason_bytes,
                        "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED is 0");
         return XSEG_OK;
     }
     status = probe_pages(context, unreleased, 0);
     if (status == XSEG_ERR_NO_MEMORY &&
-        is_oom_spurious(context, unreleased, &status, why, why_bytes)) {
+        is_oom_spurious(context, unreleased, &status, reason, reason_bytes)) {
         context->has_vmm = false;
     } else if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_NO_ADDRESSES) {
-        /* On a full device, or without addresses, the probe shows nothing: assume that batches
-         * work.  Growth falls back call by call, and reports the error. */
+        /* On a full device, or without VA space, the probe is inconclusive: assume that batches
+         * work.  Growth falls back to single calls, and reports the error. */
         context->batches_access = context->batches_unmap = true;
     } else if (status == XSEG_ERR_DEVICE_LOST) {
         return fail_open(context, status);
     } else if (status != XSEG_OK) {
         context->has_vmm = false;
-        (void)snprintf(why, why_bytes, "%s", xseg_fail_detail());
+        (void)snprintf(reason, reason_bytes, "%s", xseg_fail_detail());
     }
     return XSEG_OK;
 }
@@ -216,12 +217,12 @@ xseg_status xseg_context_open(struct xseg_context *context, struct xseg_driver *
 xseg_status xseg_context_probe_pages(struct xseg_context *context,
                                      struct xseg_unreleased_list *unreleased, unsigned properties)
 {
-    const bool access = context->batches_access, unmap = context->batches_unmap;
+    const bool batches_access = context->batches_access, batches_unmap = context->batches_unmap;
     const xseg_status status = probe_pages(context, unreleased, properties);
 
     /* Keep the batching capabilities that xseg_context_open() has probed. */
-    context->batches_access = access;
-    context->batches_unmap = unmap;
+    context->batches_access = batches_access;
+    context->batches_unmap = batches_unmap;
     return status;
 }
 
@@ -249,10 +250,10 @@ void xseg_context_add_peer(struct xseg_context *owner, const struct xseg_context
 
 void xseg_context_remove_peer(struct xseg_context *owner, const struct xseg_context *peer)
 {
-    unsigned at = 0;
+    unsigned index = 0;
 
     XSEG_ASSERT(xseg_context_has_peer(owner, peer));
-    while (owner->peer[at] != peer->device)
-        at++;
-    owner->peer[at] = owner->peer[--owner->peers];
+    while (owner->peer[index] != peer->device)
+        index++;
+    owner->peer[index] = owner->peer[--owner->peers];
 }

@@ -24,14 +24,14 @@ static const struct {
 #undef TYPED
 };
 
-_Static_assert(XSEG_ENTRY_COUNT <= XSEG_DRIVER_CALLS_MAX, "arrays of other files are large enough");
+_Static_assert(XSEG_ENTRY_COUNT <= XSEG_DRIVER_CALLS_MAX, "arrays of callers are large enough");
 
 CUresult xseg_driver_count_call(struct xseg_driver *driver, enum xseg_entry entry, CUresult result,
-                                uint64_t begun)
+                                uint64_t start_ns)
 {
-    if (begun != 0)
+    if (start_ns != 0)
         atomic_fetch_add_explicit(&driver->nanoseconds[entry],
-                                  xseg_driver_call_start(entry) - begun, memory_order_relaxed);
+                                  xseg_driver_call_start(entry) - start_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&driver->count[entry], 1, memory_order_relaxed);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
         atomic_fetch_add_explicit(&driver->failed[entry], 1, memory_order_relaxed);
@@ -108,11 +108,11 @@ xseg_status xseg_driver_status(struct xseg_driver *driver, struct xseg_context *
     return status;
 }
 
-void xseg_driver_mark_lost(struct xseg_context *context, const char *why)
+void xseg_driver_mark_lost(struct xseg_context *context, const char *reason)
 {
-    const char *none = NULL;
+    const char *expected = NULL;
 
-    if (atomic_compare_exchange_strong(&context->lost, &none, why))
+    if (atomic_compare_exchange_strong(&context->lost, &expected, reason))
         atomic_fetch_or(&context->slow_path, XSEG_CONTEXT_LOSS);
 }
 
@@ -150,8 +150,8 @@ xseg_status xseg_driver_push_context(struct xseg_context *context)
     return CALL_STATUS_ON(context, CtxPushCurrent, XSEG_ERR_DRIVER, 0, context->primary);
 }
 
-/* Pop the context.  A failed pop, for which no reason is known, is retried once, so that the
- * caller's context becomes current again. */
+/* Pop the context.  A pop that fails for an unknown reason is retried once, so that the context of
+ * the caller becomes current again. */
 void xseg_driver_pop_context(struct xseg_context *context)
 {
     CUcontext popped = NULL;
@@ -187,11 +187,11 @@ static xseg_status resolve_entry_points(struct xseg_driver *driver, const char *
                          library);
     memcpy(&get_proc_address, &symbol, sizeof(symbol));
     for (unsigned i = 0; i < XSEG_ENTRY_COUNT; i++) {
-        CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
+        CUdriverProcAddressQueryResult symbol_status = CU_GET_PROC_ADDRESS_SUCCESS;
         void *function = NULL;
         const int version = entry_points[i].version;
         const CUresult result = get_proc_address(entry_points[i].name, &function, version,
-                                                 CU_GET_PROC_ADDRESS_LEGACY_STREAM, &found);
+                                                 CU_GET_PROC_ADDRESS_LEGACY_STREAM, &symbol_status);
 
         if (result != CUDA_SUCCESS || function == NULL)
             return xseg_fail(XSEG_ERR_NO_DRIVER, "driver has no %s of CUDA %d.%d, %s; " INSTALL,

@@ -5,12 +5,13 @@
  * This interface is the only seam between the library and a device.  The simulated driver
  * (vmm/sim) is another library with the same entry points, so tests and production run the same
  * loading code, error paths and call order.  Entry points are resolved by cuGetProcAddress(), each
- * one in the version whose signature is used here; the oldest driver that has all of them is that
- * of CUDA 12.0.
+ * one in the version whose signature the library uses.  The oldest driver that has all entry points
+ * is that of CUDA 12.0.
  *
- * There is one function per entry point, without policy and retries; the exceptions are
- * xseg_driver_poll_event() and fences, below.  Each function counts its call, converts the driver's
- * result to a status, and on failure writes an error message with the call and the result.
+ * Most functions call one entry point, without policy; xseg_driver_poll_event() and fences are
+ * exceptions.  Only a failed call that restores the context or the capture mode of the thread is
+ * retried, once.  Each function counts its call, converts the driver's result to a status, and on
+ * failure writes an error message with the call and the result.
  *
  * Terms:
  *   context   an open device: its ordinal, its retained primary context, its capabilities.
@@ -22,7 +23,7 @@
  * context current, or none.
  *
  * Any thread may call these functions.  A function that changes the capture mode of the calling
- * thread restores the mode before it returns, unless its comment says otherwise.
+ * thread restores the mode before it returns, unless its comment states otherwise.
  */
 #ifndef XSEG_VMM_DRIVER_H
 #define XSEG_VMM_DRIVER_H
@@ -96,8 +97,8 @@ static inline bool xseg_context_is_lost(const struct xseg_context *context)
     return __builtin_expect(atomic_load_explicit(&context->lost, memory_order_relaxed) != NULL, 0);
 }
 
-/* Record that the device is lost, and why; the first reason is kept. */
-void xseg_driver_mark_lost(struct xseg_context *context, const char *why);
+/* Record that the device is lost, and the reason, a static string.  The first reason is kept. */
+void xseg_driver_mark_lost(struct xseg_context *context, const char *reason);
 
 /* Write the error message of a lost device, and return XSEG_ERR_DEVICE_LOST. */
 xseg_status xseg_driver_fail_lost(const struct xseg_context *context);
@@ -126,7 +127,7 @@ size_t xseg_driver_call_counts(const struct xseg_driver *driver, struct xseg_dri
  * Read the total time of all calls of an entry point, including failed ones, by the system clock.
  *
  * entry: index in the call counts
- * Returns: false if the calls are not timed, because they take hardly longer than reading the clock
+ * Returns: false if the calls are not timed, because they take little longer than a clock read
  */
 bool xseg_driver_call_time(const struct xseg_driver *driver, size_t entry, uint64_t *nanoseconds);
 
@@ -153,8 +154,8 @@ xseg_status xseg_driver_release_kept_contexts(struct xseg_driver *driver);
 /* Free and total memory of the device, by cuMemGetInfo; free_memory.h is for all devices. */
 xseg_status xseg_driver_memory_info(struct xseg_context *context, uint64_t *free, uint64_t *total);
 
-/* Write the memory of the simulated host in the form of /proc/meminfo.  Returns the length, 0 unless the driver is the
- * simulated one and its devices are integrated. */
+/* Write the memory of the simulated host in the form of /proc/meminfo.  Returns the length, 0
+ * unless the driver is the simulated one and its devices are integrated. */
 size_t xseg_driver_simulated_meminfo(const struct xseg_driver *driver, char *text, size_t bytes);
 
 /* cuMemAlloc and cuMemFree.  XSEG_ERR_NO_MEMORY if the device is out of memory. */
@@ -193,7 +194,7 @@ xseg_status xseg_driver_is_mapped(struct xseg_context *context, uint64_t address
 
 /* Query whether the hardware supports access of a peer to the memory of the owner. */
 xseg_status xseg_driver_can_access_peer(struct xseg_context *owner, const struct xseg_context *peer,
-                                        bool *can);
+                                        bool *can_access);
 
 /*
  * Grant the context of a peer access to all allocations (cuMemAlloc) of the owner's context,
@@ -276,10 +277,11 @@ xseg_status xseg_driver_stream_create(struct xseg_context *context, xseg_stream 
 xseg_status xseg_driver_stream_destroy(struct xseg_context *context, xseg_stream stream);
 xseg_status xseg_driver_stream_wait_event(struct xseg_context *context, xseg_stream stream,
                                           xseg_event event);
-xseg_status xseg_driver_stream_query(struct xseg_context *context, xseg_stream stream, bool *done);
+xseg_status xseg_driver_stream_query(struct xseg_context *context, xseg_stream stream,
+                                     bool *completed);
 xseg_status xseg_driver_stream_synchronize(struct xseg_context *context, xseg_stream stream);
 
-/* Wait for all work of the device's context.  May block, as the other synchronize calls. */
+/* Wait for all work of the device's context. */
 xseg_status xseg_driver_context_synchronize(struct xseg_context *context);
 
 xseg_status xseg_driver_event_create(struct xseg_context *context, xseg_event *event);
@@ -287,24 +289,25 @@ xseg_status xseg_driver_event_destroy(struct xseg_context *context, xseg_event e
 xseg_status xseg_driver_event_record(struct xseg_context *context, xseg_event event,
                                      xseg_stream stream);
 /* The caller has set relaxed capture mode; no context needs to be current. */
-xseg_status xseg_driver_event_query(struct xseg_context *context, xseg_event event, bool *done);
+xseg_status xseg_driver_event_query(struct xseg_context *context, xseg_event event,
+                                    bool *completed);
 xseg_status xseg_driver_event_synchronize(struct xseg_context *context, xseg_event event);
 
 /*
  * A series of event queries on one device.  The first query changes the capture mode of the thread
  * (xseg_driver_relax_capture_mode()).  The mode is restored after a last query with the result
- * PENDING, and by xseg_driver_poll_end().  One function does all of that because most polls make
- * one query: 110 instructions from the entry point to the driver and back instead of 160.  The
- * caller holds a lock of the device, so calls are counted without atomic read-modify-write
- * instructions.
+ * PENDING, and by xseg_driver_poll_end().  One function performs all these steps, because most
+ * polls make one query: it needs 110 instead of 160 instructions from the entry point to the driver
+ * and back.  The caller holds a lock of the device, so calls are counted without atomic
+ * read-modify-write instructions.
  */
 struct xseg_driver_poll {
     struct xseg_context *context;
-    bool is_open; /* the capture mode is changed */
-    int was;      /* the previous capture mode of the thread */
+    bool is_open;      /* the capture mode is changed */
+    int previous_mode; /* of the thread, before the first query */
 };
 
-/* The last two results write an error message. */
+/* With the last two results an error message is set. */
 enum xseg_driver_poll_result {
     XSEG_DRIVER_POLL_PENDING,
     XSEG_DRIVER_POLL_COMPLETED,
@@ -322,9 +325,9 @@ void xseg_driver_poll_end(struct xseg_driver_poll *poll);
 /* The events of one device.  Locking: the pending lock of the device. */
 struct xseg_fences {
     struct xseg_context *context;
-    xseg_event *idle; /* [capacity], with room for the events in use */
+    xseg_event *idle; /* [capacity], at least `created` */
     size_t count, capacity;
-    size_t created; /* idle events and those in use */
+    size_t created; /* idle events and events in use */
 };
 
 void xseg_fences_init(struct xseg_fences *fences, struct xseg_context *context);
@@ -351,12 +354,12 @@ void xseg_fences_return(struct xseg_fences *fences, xseg_event event);
 
 /*
  * Change the calling thread to relaxed capture mode, in which it may make calls that a capture of
- * this or another thread otherwise forbids, and restore the previous mode `was`.  Synchronization,
- * stream queries, xseg_driver_alloc() and xseg_driver_free() change the mode themselves; for event
- * queries, of which there may be many, the caller does.
+ * this or another thread otherwise forbids, and restore the previous mode.  Synchronization, stream
+ * queries, xseg_driver_alloc() and xseg_driver_free() change the mode themselves.  For event
+ * queries the caller changes the mode, once for many queries.
  */
-xseg_status xseg_driver_relax_capture_mode(struct xseg_context *context, int *was);
-void xseg_driver_restore_capture_mode(struct xseg_context *context, int was);
+xseg_status xseg_driver_relax_capture_mode(struct xseg_context *context, int *previous);
+void xseg_driver_restore_capture_mode(struct xseg_context *context, int previous);
 
 xseg_status xseg_driver_capture_info(struct xseg_context *context, xseg_stream stream,
                                      struct xseg_capture_info *info);

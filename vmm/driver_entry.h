@@ -8,10 +8,10 @@
 #include "src/base/clock.h"
 #include "vmm/driver.h"
 
-/* Every entry point that the library uses, with the CUDA version that introduced the signature used
- * here.  cuda.h maps some names to _v2 and later variants, and cuGetProcAddress() selects a variant
- * by this number.  The names omit their prefix cu because the full names are macros of cuda.h and
- * would be expanded. */
+/* Every entry point that the library uses, with the CUDA version that introduced its signature.
+ * cuda.h maps some names to _v2 and later variants, and cuGetProcAddress() selects a variant by the
+ * version.  The names omit their prefix cu because the full names are macros of cuda.h and would be
+ * expanded. */
 #define XSEG_ENTRY_POINTS(X, TYPED)                           \
     X(Init, 2000)                                             \
     X(DriverGetVersion, 2020)                                 \
@@ -136,13 +136,13 @@ static inline uint64_t xseg_driver_call_start(enum xseg_entry entry)
 /* Call an entry point, count the call, and time it. */
 #define CALL(driver, name, ...)                                                                 \
     __extension__({                                                                             \
-        const uint64_t begun_ = xseg_driver_call_start(XSEG_ENTRY_##name);                      \
+        const uint64_t start_ns_ = xseg_driver_call_start(XSEG_ENTRY_##name);                   \
         xseg_driver_count_call((driver), XSEG_ENTRY_##name, (driver)->call_##name(__VA_ARGS__), \
-                               begun_);                                                         \
+                               start_ns_);                                                      \
     })
 
 CUresult xseg_driver_count_call(struct xseg_driver *driver, enum xseg_entry entry, CUresult result,
-                                uint64_t begun);
+                                uint64_t start_ns);
 
 /* Convert a result to a status, and write the error message.  `oom_status` is the status for an
  * out-of-memory result of this call; `context` is NULL for a call without a device. */

@@ -9,14 +9,14 @@
 
 xseg_status xseg_driver_retain(struct xseg_context *context)
 {
-    CUcontext *const kept = &context->driver->kept_context[context->ordinal];
+    CUcontext *const kept_context = &context->driver->kept_context[context->ordinal];
     CUcontext primary = NULL;
     xseg_status status =
         CALL_STATUS_ON(context, DeviceGet, XSEG_ERR_DRIVER, 0, &context->device, context->ordinal);
 
-    if (status == XSEG_OK && *kept != NULL) {
-        primary = *kept;
-        *kept = NULL;
+    if (status == XSEG_OK && *kept_context != NULL) {
+        primary = *kept_context;
+        *kept_context = NULL;
     } else if (status == XSEG_OK) {
         status = CALL_STATUS_ON(context, DevicePrimaryCtxRetain, XSEG_ERR_DRIVER, 0, &primary,
                                 context->device);
@@ -56,7 +56,7 @@ xseg_status xseg_driver_release_kept_contexts(struct xseg_driver *driver)
 
         if (driver->kept_context[i] == NULL)
             continue;
-        status = xseg_driver_retain(&context); /* sets the kept context */
+        status = xseg_driver_retain(&context); /* uses the kept context */
         if (status == XSEG_OK)
             status = xseg_driver_release_context(&context);
         if (context.primary != NULL && !xseg_context_is_lost(&context))
@@ -254,14 +254,14 @@ xseg_status xseg_driver_is_rdma_capable(struct xseg_context *context, uint64_t a
 /* --- Peers. --- */
 
 xseg_status xseg_driver_can_access_peer(struct xseg_context *owner, const struct xseg_context *peer,
-                                        bool *can)
+                                        bool *can_access)
 {
     int value = 0;
     const xseg_status status = CALL_STATUS_ON(owner, DeviceCanAccessPeer, XSEG_ERR_DRIVER, 0,
                                               &value, peer->device, owner->device);
 
     if (status == XSEG_OK)
-        *can = value != 0;
+        *can_access = value != 0;
     return status;
 }
 
@@ -304,19 +304,19 @@ xseg_status xseg_driver_set_peer_access(struct xseg_context *owner, int peer, ui
 
 xseg_status xseg_driver_uuid(struct xseg_context *context, uint8_t uuid[XSEG_DRIVER_UUID_BYTES])
 {
-    CUuuid found;
+    CUuuid value;
     const xseg_status status =
-        CALL_STATUS_ON(context, DeviceGetUuid, XSEG_ERR_DRIVER, 0, &found, context->device);
+        CALL_STATUS_ON(context, DeviceGetUuid, XSEG_ERR_DRIVER, 0, &value, context->device);
 
     if (status == XSEG_OK)
-        memcpy(uuid, found.bytes, XSEG_DRIVER_UUID_BYTES);
+        memcpy(uuid, value.bytes, XSEG_DRIVER_UUID_BYTES);
     return status;
 }
 
 xseg_status xseg_driver_export(struct xseg_context *context, uint64_t handle, int *file)
 {
-    int opened = -1;
-    const CUresult result = CALL(context->driver, MemExportToShareableHandle, &opened, handle,
+    int descriptor = -1;
+    const CUresult result = CALL(context->driver, MemExportToShareableHandle, &descriptor, handle,
                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     const xseg_status status =
         xseg_driver_status(context->driver, context, XSEG_ENTRY_MemExportToShareableHandle, result,
@@ -325,8 +325,8 @@ xseg_status xseg_driver_export(struct xseg_context *context, uint64_t handle, in
     if (status != XSEG_OK)
         return is_handle_unsupported(result) ? XSEG_ERR_UNSUPPORTED : status;
     /* Without this flag a program that inherits the descriptor would retain the memory. */
-    (void)fcntl(opened, F_SETFD, FD_CLOEXEC);
-    *file = opened;
+    (void)fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+    *file = descriptor;
     return XSEG_OK;
 }
 
@@ -336,13 +336,13 @@ xseg_status xseg_driver_export(struct xseg_context *context, uint64_t handle, in
 xseg_status xseg_driver_dmabuf(struct xseg_context *context, uint64_t address, uint64_t bytes,
                                bool is_pcie, int *file)
 {
-    int opened = -1;
+    int descriptor = -1;
     xseg_status status = xseg_driver_push_context(context);
 
     if (status != XSEG_OK)
         return status;
     const CUresult result =
-        CALL(context->driver, MemGetHandleForAddressRange, &opened, address, bytes,
+        CALL(context->driver, MemGetHandleForAddressRange, &descriptor, address, bytes,
              CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, is_pcie ? DMA_BUF_OVER_PCIE : 0);
     status = xseg_driver_status(context->driver, context, XSEG_ENTRY_MemGetHandleForAddressRange,
                                 result, XSEG_ERR_DRIVER, bytes);
@@ -353,8 +353,8 @@ xseg_status xseg_driver_dmabuf(struct xseg_context *context, uint64_t address, u
         return XSEG_ERR_UNSUPPORTED;
     if (status != XSEG_OK)
         return status;
-    (void)fcntl(opened, F_SETFD, FD_CLOEXEC);
-    *file = opened;
+    (void)fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+    *file = descriptor;
     return XSEG_OK;
 }
 

@@ -10,12 +10,12 @@
 
 xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stream, uint64_t *id)
 {
-    unsigned long long number = 0;
+    unsigned long long value = 0;
     xseg_status status = xseg_driver_push_context(context);
 
     if (status != XSEG_OK)
         return status;
-    /* The default streams belong to the current context, which is the device's context here. */
+    /* The default streams belong to the current context, which is now the device's context. */
     if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD) {
         CUcontext owner = NULL;
 
@@ -25,25 +25,26 @@ xseg_status xseg_driver_stream_id(struct xseg_context *context, xseg_stream stre
                                (void *)stream);
     }
     if (status == XSEG_OK)
-        status = CALL_STATUS_ON(context, StreamGetId, XSEG_ERR_DRIVER, 0, stream, &number);
+        status = CALL_STATUS_ON(context, StreamGetId, XSEG_ERR_DRIVER, 0, stream, &value);
     xseg_driver_pop_context(context);
     if (status == XSEG_OK)
-        *id = number;
+        *id = value;
     return status;
 }
 
-/* Return the status of a query.  *done: whether all work has finished */
+/* Return the status of a query.  *completed: whether all work has completed */
 static xseg_status query_status(struct xseg_context *context, enum xseg_entry entry,
-                                CUresult result, bool *done)
+                                CUresult result, bool *completed)
 {
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) {
-        *done = result == CUDA_SUCCESS;
+        *completed = result == CUDA_SUCCESS;
         return XSEG_OK;
     }
     return xseg_driver_status(context->driver, context, entry, result, XSEG_ERR_DRIVER, 0);
 }
 
-xseg_status xseg_driver_stream_query(struct xseg_context *context, xseg_stream stream, bool *done)
+xseg_status xseg_driver_stream_query(struct xseg_context *context, xseg_stream stream,
+                                     bool *completed)
 {
     int mode = 0;
     xseg_status status = xseg_driver_push_context_relaxed(context, &mode);
@@ -51,7 +52,7 @@ xseg_status xseg_driver_stream_query(struct xseg_context *context, xseg_stream s
     if (status != XSEG_OK)
         return status;
     status = query_status(context, XSEG_ENTRY_StreamQuery,
-                          CALL(context->driver, StreamQuery, stream), done);
+                          CALL(context->driver, StreamQuery, stream), completed);
     xseg_driver_pop_context_relaxed(context, mode);
     return status;
 }
@@ -67,9 +68,10 @@ xseg_status xseg_driver_context_synchronize(struct xseg_context *context)
 
     if (status != XSEG_OK)
         return status;
-    const uint64_t begun = xseg_driver_call_start(XSEG_ENTRY_CtxSynchronize);
-    const CUresult result = xseg_driver_count_call(context->driver, XSEG_ENTRY_CtxSynchronize,
-                                                   context->driver->call_CtxSynchronize(), begun);
+    const uint64_t start_ns = xseg_driver_call_start(XSEG_ENTRY_CtxSynchronize);
+    const CUresult result =
+        xseg_driver_count_call(context->driver, XSEG_ENTRY_CtxSynchronize,
+                               context->driver->call_CtxSynchronize(), start_ns);
     status = xseg_driver_status(context->driver, context, XSEG_ENTRY_CtxSynchronize, result,
                                 XSEG_ERR_DRIVER, 0);
     xseg_driver_pop_context(context);
@@ -111,10 +113,10 @@ xseg_status xseg_driver_event_record(struct xseg_context *context, xseg_event ev
     RETURN_CALL_IN_CONTEXT(context, EventRecord, XSEG_ERR_DRIVER, 0, event, stream);
 }
 
-xseg_status xseg_driver_event_query(struct xseg_context *context, xseg_event event, bool *done)
+xseg_status xseg_driver_event_query(struct xseg_context *context, xseg_event event, bool *completed)
 {
     return query_status(context, XSEG_ENTRY_EventQuery, CALL(context->driver, EventQuery, event),
-                        done);
+                        completed);
 }
 
 xseg_status xseg_driver_event_synchronize(struct xseg_context *context, xseg_event event)
@@ -124,30 +126,30 @@ xseg_status xseg_driver_event_synchronize(struct xseg_context *context, xseg_eve
 
 /* --- Captures. --- */
 
-xseg_status xseg_driver_relax_capture_mode(struct xseg_context *context, int *was)
+xseg_status xseg_driver_relax_capture_mode(struct xseg_context *context, int *previous)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     const xseg_status status =
         CALL_STATUS_ON(context, ThreadExchangeStreamCaptureMode, XSEG_ERR_DRIVER, 0, &mode);
 
-    *was = (int)mode;
+    *previous = (int)mode;
     return status;
 }
 
-/* A failed call, for which no reason is known, is retried once. */
-void xseg_driver_restore_capture_mode(struct xseg_context *context, int was)
+/* A call that fails for an unknown reason is retried once. */
+void xseg_driver_restore_capture_mode(struct xseg_context *context, int previous)
 {
-    CUstreamCaptureMode mode = (CUstreamCaptureMode)was;
+    CUstreamCaptureMode mode = (CUstreamCaptureMode)previous;
 
     if (CALL(context->driver, ThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS)
         return;
-    mode = (CUstreamCaptureMode)was;
+    mode = (CUstreamCaptureMode)previous;
     (void)CALL(context->driver, ThreadExchangeStreamCaptureMode, &mode);
 }
 
 /* --- Event polls, under a lock of the device. --- */
 
-static inline void add_unlocked(atomic_uint_fast64_t *count, uint64_t calls)
+static inline void add_single_writer(atomic_uint_fast64_t *count, uint64_t calls)
 {
     atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + calls,
                           memory_order_relaxed);
@@ -170,16 +172,17 @@ static inline CUresult exchange_capture_mode(const struct xseg_context *context,
 
 /* Restore the capture mode of the thread, with one retry, as xseg_driver_restore_capture_mode()
  * does. */
-static inline void restore_polled_mode(const struct xseg_context *context, CUstreamCaptureMode was)
+static inline void restore_polled_mode(const struct xseg_context *context,
+                                       CUstreamCaptureMode previous)
 {
-    CUstreamCaptureMode mode = was;
+    CUstreamCaptureMode mode = previous;
 
     if (__builtin_expect(exchange_capture_mode(context, &mode) == CUDA_SUCCESS, 1))
         return;
     atomic_fetch_add_explicit(&context->driver->failed[XSEG_ENTRY_ThreadExchangeStreamCaptureMode],
                               1, memory_order_relaxed);
-    add_unlocked(&context->poll_counts->modes, 1);
-    mode = was;
+    add_single_writer(&context->poll_counts->modes, 1);
+    mode = previous;
     (void)exchange_capture_mode(context, &mode);
 }
 
@@ -187,29 +190,29 @@ enum xseg_driver_poll_result xseg_driver_poll_event(struct xseg_driver_poll *pol
                                                     bool is_last)
 {
     struct xseg_context *context = poll->context;
-    CUstreamCaptureMode was = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUstreamCaptureMode previous = CU_STREAM_CAPTURE_MODE_RELAXED;
 
     if (__builtin_expect(poll->is_open, 0)) {
-        was = (CUstreamCaptureMode)poll->was;
+        previous = (CUstreamCaptureMode)poll->previous_mode;
     } else {
-        const CUresult result = exchange_capture_mode(context, &was);
+        const CUresult result = exchange_capture_mode(context, &previous);
 
-        /* This count includes the call that restores the mode. */
-        add_unlocked(&context->poll_counts->modes, result == CUDA_SUCCESS ? 2 : 1);
+        /* After a success the count includes the call that restores the mode. */
+        add_single_writer(&context->poll_counts->modes, result == CUDA_SUCCESS ? 2 : 1);
         if (__builtin_expect(result != CUDA_SUCCESS, 0)) {
             fail_query(context, XSEG_ENTRY_ThreadExchangeStreamCaptureMode, result);
             return XSEG_DRIVER_POLL_NOT_QUERIED;
         }
     }
-    add_unlocked(&context->poll_counts->events, 1);
+    add_single_writer(&context->poll_counts->events, 1);
     const CUresult result = context->driver->call_EventQuery(event);
     if (__builtin_expect(result == CUDA_ERROR_NOT_READY && is_last, 1)) {
         poll->is_open = false;
-        restore_polled_mode(context, was);
+        restore_polled_mode(context, previous);
         return XSEG_DRIVER_POLL_PENDING;
     }
     poll->is_open = true;
-    poll->was = (int)was;
+    poll->previous_mode = (int)previous;
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)
         return result == CUDA_SUCCESS ? XSEG_DRIVER_POLL_COMPLETED : XSEG_DRIVER_POLL_PENDING;
     fail_query(context, XSEG_ENTRY_EventQuery, result);
@@ -219,7 +222,7 @@ enum xseg_driver_poll_result xseg_driver_poll_event(struct xseg_driver_poll *pol
 void xseg_driver_poll_end(struct xseg_driver_poll *poll)
 {
     if (poll->is_open)
-        restore_polled_mode(poll->context, (CUstreamCaptureMode)poll->was);
+        restore_polled_mode(poll->context, (CUstreamCaptureMode)poll->previous_mode);
     poll->is_open = false;
 }
 
@@ -308,7 +311,7 @@ void xseg_fences_abandon(struct xseg_fences *fences)
 }
 
 /* Create an idle event. */
-static xseg_status create_event(struct xseg_fences *fences)
+static xseg_status create_idle_event(struct xseg_fences *fences)
 {
     if (fences->created == fences->capacity) {
         const size_t capacity = fences->capacity == 0 ? 64 : fences->capacity * 2;
@@ -330,7 +333,7 @@ static xseg_status create_event(struct xseg_fences *fences)
 
 xseg_status xseg_fences_record(struct xseg_fences *fences, xseg_stream stream, xseg_event *out)
 {
-    xseg_status status = fences->count > 0 ? XSEG_OK : create_event(fences);
+    xseg_status status = fences->count > 0 ? XSEG_OK : create_idle_event(fences);
 
     if (status != XSEG_OK)
         return status;

@@ -96,13 +96,14 @@ void xseg_evicted_select_aliases(struct xseg_segment *segment)
 
 /* --- Unmapping a run. --- */
 
-/* Set the state of a page after an unmap.  is_known: the page is unmapped; false: it may be
+/* Set the state of a page after an unmap.  is_known: the page is unmapped; false: the page may be
  * mapped */
-typedef void settle_page(struct xseg_segment *segment, uint32_t page, bool is_known);
+typedef void set_unmapped_state(struct xseg_segment *segment, uint32_t page, bool is_known);
 
-/* Unmap a run in one call if the driver batches; else page by page, without a stop at failures. */
+/* Unmap a run in one call if the driver batches, else page by page.  A failure does not stop the
+ * loop.  Returns the first error. */
 static xseg_status unmap_page_run(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                                  settle_page *settle)
+                                  set_unmapped_state *set_unmapped)
 {
     struct xseg_context *context = segment->context;
     xseg_status result = XSEG_OK;
@@ -117,7 +118,7 @@ static xseg_status unmap_page_run(struct xseg_segment *segment, uint32_t first, 
             is_batched ? XSEG_OK : xseg_segment_unmap_page(segment, page, &is_known);
 
         if (status == XSEG_OK || !is_known)
-            settle(segment, page, is_known);
+            set_unmapped(segment, page, is_known);
         result = result == XSEG_OK ? status : result;
     }
     xseg_segment_record_change(segment, first, count, ++segment->page_cache->generation);
@@ -128,7 +129,7 @@ static xseg_status unmap_page_run(struct xseg_segment *segment, uint32_t first, 
 
 /* A page that may be mapped is set to EVICTED_MAPPED; query_restoring_pages() will query the
  * driver. */
-static void settle_evicted(struct xseg_segment *segment, uint32_t page, bool is_known)
+static void set_evicted_state(struct xseg_segment *segment, uint32_t page, bool is_known)
 {
     atomic_fetch_sub_explicit(&segment->mapped, xseg_segment_page_bytes(segment, page),
                               memory_order_relaxed);
@@ -142,12 +143,12 @@ xseg_status xseg_evicted_unmap(struct xseg_segment *segment)
 
     for (uint32_t at = 0, count;
          status == XSEG_OK && (count = find_run(segment, is_mapped, &at)) != 0; at += count)
-        status = unmap_page_run(segment, at, count, settle_evicted);
+        status = unmap_page_run(segment, at, count, set_evicted_state);
     XSEG_AUDIT(xseg_segment_audit, segment);
     return status;
 }
 
-static void set_handle(struct xseg_segment *segment, uint32_t page, uint64_t handle)
+static void set_page_handle(struct xseg_segment *segment, uint32_t page, uint64_t handle)
 {
     if (xseg_alias_record(segment, page) != NULL)
         xseg_alias_set_handle(segment, page, handle);
@@ -166,7 +167,7 @@ static bool is_memory_in_use(const struct xseg_segment *segment, uint32_t page)
 
 /* Set a page to EVICTED without memory.  Memory of an aliased page is released with the last
  * granule that uses it. */
-static void release_page_memory(struct xseg_segment *segment, uint32_t page)
+static void release_evicted_memory(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t handle = xseg_alias_handle(segment, page);
 
@@ -175,7 +176,7 @@ static void release_page_memory(struct xseg_segment *segment, uint32_t page)
         return;
     (void)xseg_segment_clear_exported(segment, page);
     xseg_segment_count_unknown_page(segment, page, false);
-    set_handle(segment, page, 0);
+    set_page_handle(segment, page, 0);
     /* A page that the driver does not release becomes unreleased. */
     (void)xseg_page_cache_put(
         segment->page_cache,
@@ -188,7 +189,7 @@ void xseg_evicted_release(struct xseg_segment *segment)
     for (uint32_t at = 0, count; (count = find_run(segment, is_evicted, &at)) != 0; at += count)
         for (uint32_t page = at; page < at + count; page += segment->length[page])
             if (segment->state[page] == XSEG_PAGE_EVICTED)
-                release_page_memory(segment, page);
+                release_evicted_memory(segment, page);
     XSEG_AUDIT(xseg_segment_audit, segment);
 }
 
@@ -203,13 +204,13 @@ static bool lacks_memory(const struct xseg_segment *segment, uint32_t page)
 }
 
 /* Whether a page lacks memory, and is visited at this granule. */
-static bool is_visited_missing(const struct xseg_segment *segment, uint32_t page)
+static bool is_visited_unbacked(const struct xseg_segment *segment, uint32_t page)
 {
     return segment->state[page] == XSEG_PAGE_EVICTED && xseg_alias_handle(segment, page) == 0 &&
            is_visited(segment, page);
 }
 
-static xseg_status create_page_memory(struct xseg_segment *segment, uint32_t page)
+static xseg_status create_evicted_memory(struct xseg_segment *segment, uint32_t page)
 {
     const uint64_t bytes = xseg_segment_page_bytes(segment, page);
     /* The filter excludes pages of other pools, whose contents could be revealed. */
@@ -226,7 +227,7 @@ static xseg_status create_page_memory(struct xseg_segment *segment, uint32_t pag
         status = xseg_driver_create(segment->context, bytes, segment->properties, &idle.handle);
     if (status != XSEG_OK)
         return status;
-    set_handle(segment, page, idle.handle);
+    set_page_handle(segment, page, idle.handle);
     set_state(segment, page, XSEG_PAGE_FRESH);
     xseg_segment_count_unknown_page(segment, page, true);
     return XSEG_OK;
@@ -240,7 +241,7 @@ xseg_status xseg_evicted_create(struct xseg_segment *segment)
          status == XSEG_OK && (count = find_run(segment, lacks_memory, &at)) != 0; at += count)
         for (uint32_t page = at; status == XSEG_OK && page < at + count;
              page += segment->length[page])
-            status = create_page_memory(segment, page);
+            status = create_evicted_memory(segment, page);
     return status;
 }
 
@@ -319,16 +320,16 @@ void xseg_evicted_finish(struct xseg_segment *segment)
     XSEG_AUDIT(xseg_segment_audit, segment);
 }
 
-/* Roll back the state of a page: release new memory, keep previous memory.  A page that may be
- * mapped keeps its state. */
-static void settle_rolled_back(struct xseg_segment *segment, uint32_t page, bool is_known)
+/* Set the state of a page that a roll-back has unmapped: release new memory, keep previous memory.
+ * A page that may still be mapped keeps its state. */
+static void set_rolled_back_state(struct xseg_segment *segment, uint32_t page, bool is_known)
 {
     if (!is_known)
         return;
     if (segment->state[page] == XSEG_PAGE_EVICTED_MAPPED)
         set_state(segment, page, XSEG_PAGE_EVICTED);
     else
-        release_page_memory(segment, page);
+        release_evicted_memory(segment, page);
 }
 
 static bool is_fresh(const struct xseg_segment *segment, uint32_t page)
@@ -341,13 +342,13 @@ xseg_status xseg_evicted_roll_back(struct xseg_segment *segment)
     xseg_status result = XSEG_OK;
 
     for (uint32_t at = 0, count; (count = find_run(segment, is_restoring, &at)) != 0; at += count) {
-        const xseg_status status = unmap_page_run(segment, at, count, settle_rolled_back);
+        const xseg_status status = unmap_page_run(segment, at, count, set_rolled_back_state);
 
         result = result == XSEG_OK ? status : result;
     }
     for (uint32_t at = 0, count; (count = find_run(segment, is_fresh, &at)) != 0; at += count)
         for (uint32_t page = at; page < at + count; page += segment->length[page])
-            release_page_memory(segment, page);
+            release_evicted_memory(segment, page);
     XSEG_AUDIT(xseg_segment_audit, segment);
     return result;
 }
@@ -363,8 +364,8 @@ static uint64_t sum_bytes(const struct xseg_segment *segment, page_predicate *is
     return granules * segment->granule_bytes;
 }
 
-/* Whether a page is visited at this granule, and no granule maps it. */
-static bool is_evicted_whole(const struct xseg_segment *segment, uint32_t page)
+/* Whether a page is visited at this granule, and no granule is in state MAPPED. */
+static bool is_fully_evicted(const struct xseg_segment *segment, uint32_t page)
 {
     const struct xseg_alias_record *record = xseg_alias_record(segment, page);
 
@@ -373,10 +374,10 @@ static bool is_evicted_whole(const struct xseg_segment *segment, uint32_t page)
 
 uint64_t xseg_evicted_bytes(const struct xseg_segment *segment)
 {
-    return sum_bytes(segment, is_evicted_whole);
+    return sum_bytes(segment, is_fully_evicted);
 }
 
 uint64_t xseg_evicted_unbacked_bytes(const struct xseg_segment *segment)
 {
-    return sum_bytes(segment, is_visited_missing);
+    return sum_bytes(segment, is_visited_unbacked);
 }

@@ -10,10 +10,10 @@
  *     finish <-- EVICTED_MAPPED, FRESH_MAPPED <---map------+
  *
  * A pause unmaps the pages of all segments of a pool, then releases their memory.  A resume creates
- * memory, maps it and finishes.  Each step is made for all segments before the next one.  A failed
- * pause rolls back by a map and a finish, a failed resume by xseg_evicted_roll_back().  Until the
- * release each page still has its memory and contents.  If a roll-back fails, too, each page keeps
- * its state and memory, and the next attempt continues from there.
+ * memory, maps it and finishes.  Each step is performed for all segments before the next step.  A
+ * failed pause rolls back by a map and a finish, a failed resume by xseg_evicted_roll_back().
+ * Until the release each page still has its memory and contents.  If a roll-back also fails, each
+ * page keeps its state and memory, and the next attempt continues from this state.
  *
  * An aliased page (alias.h) is evicted at each of its granules.  Its memory is released once, when
  * all granules are EVICTED, and created once, which makes the other granules FRESH as well.  Sums

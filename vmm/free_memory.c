@@ -8,7 +8,7 @@
 
 #include "src/base/align.h"
 
-/* MemAvailable is the third line of the file, so the first lines contain it. */
+/* Number of bytes that are read.  MemAvailable is the third line of the file. */
 #define MEMINFO_BYTES 1024u
 
 bool xseg_free_memory_parse(const char *text, uint64_t *available)
@@ -35,16 +35,16 @@ bool xseg_free_memory_parse(const char *text, uint64_t *available)
 static size_t read_meminfo(char *text, size_t bytes)
 {
     const int file = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
-    ssize_t got;
+    ssize_t count;
 
     if (file < 0)
         return 0;
-    got = read(file, text, bytes - 1);
+    count = read(file, text, bytes - 1);
     (void)close(file);
-    if (got <= 0)
+    if (count <= 0)
         return 0;
-    text[got] = '\0';
-    return (size_t)got;
+    text[count] = '\0';
+    return (size_t)count;
 }
 
 /* Query the memory that the host can provide.  Returns false if it is unknown. */

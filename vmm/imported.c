@@ -64,23 +64,25 @@ void xseg_imported_unmap(struct xseg_imported *imported)
 /* --- Mapping. --- */
 
 static xseg_status import_page(struct xseg_imported *imported, uint64_t address, uint64_t bytes,
-                               enum xseg_handle_type type, const struct xseg_page_handle *from)
+                               enum xseg_handle_type type, const struct xseg_page_handle *source)
 {
-    struct xseg_fail_saved failure;
+    struct xseg_fail_saved saved;
     uint64_t handle = 0;
-    xseg_status status = type == XSEG_HANDLE_FD
-                             ? xseg_driver_import(imported->context, from->fd, &handle)
-                             : xseg_driver_import_fabric(imported->context, from->fabric, &handle);
+    xseg_status status =
+        type == XSEG_HANDLE_FD
+            ? xseg_driver_import(imported->context, source->fd, &handle)
+            : xseg_driver_import_fabric(imported->context, source->fabric, &handle);
 
     if (status != XSEG_OK)
         return status;
     status = xseg_driver_map(imported->context, address, bytes, handle);
-    /* The mapping retains the memory.  Another process owns it, so an unreleased handle counts 0 bytes. */
-    xseg_fail_save(&failure);
+    /* The mapping retains the memory.  Another process owns the memory, so an unreleased handle
+     * counts 0 bytes. */
+    xseg_fail_save(&saved);
     (void)xseg_unreleased_release(imported->unreleased,
                                   (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, handle, 0, 0});
     if (status != XSEG_OK)
-        xseg_fail_restore(&failure);
+        xseg_fail_restore(&saved);
     return status;
 }
 
@@ -103,7 +105,7 @@ static xseg_status set_run_access(const struct xseg_imported *imported, struct p
 xseg_status xseg_imported_map(struct xseg_imported *imported, enum xseg_handle_type type,
                               const struct xseg_page_handle *handle)
 {
-    struct xseg_fail_saved failure;
+    struct xseg_fail_saved saved;
     size_t mapped = 0;
     xseg_status status =
         xseg_driver_reserve(imported->context, imported->bytes, 0, &imported->base);
@@ -127,9 +129,9 @@ xseg_status xseg_imported_map(struct xseg_imported *imported, enum xseg_handle_t
     if (status == XSEG_OK)
         return XSEG_OK;
     /* The roll-back may fail as well; the message of the first failure is reported. */
-    xseg_fail_save(&failure);
+    xseg_fail_save(&saved);
     unmap_pages(imported, mapped);
-    xseg_fail_restore(&failure);
+    xseg_fail_restore(&saved);
     return status;
 }
 

@@ -2,14 +2,14 @@
 /*
  * Imported memory: pages of another process, or of this one, that were received as file descriptors
  * or fabric handles and are mapped to a reserved VA range at the offsets that they have in the
- * exporter.  The parts between pages remain unmapped.
+ * exporter.  Addresses between the pages remain unmapped.
  *
  *     [ page ][ page ................ ][ unmapped ........ ][ page ]
  *     base                                                         base + bytes
  *
  * A handle is released right after its map, because the mapping retains the memory.  So an unmap
- * ends the use of the memory in this process, whatever other processes do.  The exporter owns the
- * memory; it does not count as reserved or unreleased here.
+ * ends the use of the memory in this process, independently of other processes.  The exporter owns
+ * the memory, so the importer does not count it as reserved or unreleased.
  *
  * Locking: the device memory lock.
  */
@@ -46,7 +46,7 @@ xseg_status xseg_imported_map(struct xseg_imported *imported, enum xseg_handle_t
                               const struct xseg_page_handle *handle);
 
 /*
- * Unmap imported pages and release their VA range; what the driver does not release becomes
+ * Unmap imported pages and release their VA range.  Objects that the driver does not release become
  * unreleased.
  *
  * Cost: one unmap per run of adjacent pages (one per page if the driver does not batch), one

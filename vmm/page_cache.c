@@ -74,14 +74,14 @@ static struct xseg_page_cache_stack *find_stack(const struct xseg_page_cache *ca
 static bool append_stack(struct xseg_page_cache_stack **stacks, size_t *count)
 {
     const bool is_full = (*count & (*count - 1)) == 0; /* capacities are powers of two */
-    struct xseg_page_cache_stack *more = *stacks;
+    struct xseg_page_cache_stack *grown = *stacks;
 
     if (is_full)
-        more = realloc(*stacks, (*count == 0 ? 1 : 2 * *count) * sizeof(*more));
-    if (more == NULL)
+        grown = realloc(*stacks, (*count == 0 ? 1 : 2 * *count) * sizeof(*grown));
+    if (grown == NULL)
         return false;
-    *stacks = more;
-    more[(*count)++] = (struct xseg_page_cache_stack){.count = 0};
+    *stacks = grown;
+    grown[(*count)++] = (struct xseg_page_cache_stack){.count = 0};
     return true;
 }
 
@@ -174,7 +174,7 @@ static void unlink_prepared_stack(struct xseg_page_cache *cache,
     cache->unused = at;
 }
 
-/* Return the stack of a kind with room for one more page; NULL on host allocation failure. */
+/* Return the stack of a kind with capacity for one more page; NULL on host allocation failure. */
 static struct xseg_page_cache_stack *reserve_slot(struct xseg_page_cache *cache,
                                                   struct xseg_page_kind kind)
 {
@@ -191,13 +191,13 @@ static struct xseg_page_cache_stack *reserve_slot(struct xseg_page_cache *cache,
     return stack;
 }
 
-/* Add a page to the byte counts, or subtract it (`more` is negative). */
+/* Add a page to the byte counts, or subtract it: a negative `delta` wraps around. */
 static void count_cached_bytes(struct xseg_page_cache *cache,
-                               const struct xseg_page_cache_stack *stack, uint64_t more)
+                               const struct xseg_page_cache_stack *stack, uint64_t delta)
 {
-    atomic_fetch_add_explicit(&cache->bytes, more, memory_order_relaxed);
+    atomic_fetch_add_explicit(&cache->bytes, delta, memory_order_relaxed);
     if (stack->kind.prepared_for != NULL)
-        atomic_fetch_add_explicit(&cache->prepared, more, memory_order_relaxed);
+        atomic_fetch_add_explicit(&cache->prepared, delta, memory_order_relaxed);
 }
 
 static void push_page(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack,
@@ -210,8 +210,8 @@ static void push_page(struct xseg_page_cache *cache, struct xseg_page_cache_stac
 }
 
 /* Remove a page from its stack; the pages above it keep their order. */
-static struct xseg_page remove_page(struct xseg_page_cache *cache,
-                                    struct xseg_page_cache_stack *stack, size_t at)
+static struct xseg_page remove_cached_page(struct xseg_page_cache *cache,
+                                           struct xseg_page_cache_stack *stack, size_t at)
 {
     const struct xseg_page page = stack->page[at];
 
@@ -223,10 +223,10 @@ static struct xseg_page remove_page(struct xseg_page_cache *cache,
     return page;
 }
 
-static void release_page(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack,
-                         size_t at)
+static void release_cached_page(struct xseg_page_cache *cache, struct xseg_page_cache_stack *stack,
+                                size_t at)
 {
-    const struct xseg_page page = remove_page(cache, stack, at);
+    const struct xseg_page page = remove_cached_page(cache, stack, at);
 
     /* A page that the driver does not release becomes unreleased. */
     (void)xseg_unreleased_release(
@@ -273,7 +273,7 @@ static bool acquire_prepared_page(struct xseg_page_cache *cache, uint64_t page_b
 
     if (stack == NULL || stack->count == 0)
         return false;
-    *out = remove_page(cache, stack, stack->count - 1);
+    *out = remove_cached_page(cache, stack, stack->count - 1);
     return true;
 }
 
@@ -292,7 +292,7 @@ bool xseg_page_cache_acquire(struct xseg_page_cache *cache, uint64_t page_bytes,
         at--;
     if (at == 0)
         return false;
-    *out = remove_page(cache, stack, at - 1);
+    *out = remove_cached_page(cache, stack, at - 1);
     return true;
 }
 
@@ -330,10 +330,11 @@ bool xseg_page_cache_unprepare(struct xseg_page_cache *cache, struct xseg_page_k
     XSEG_ASSERT(kind.prepared_for != NULL);
     common.prepared_for = NULL;
     struct xseg_page_cache_stack *to = reserve_slot(cache, common);
-    struct xseg_page_cache_stack *from = find_stack(cache, kind); /* may have moved */
+    struct xseg_page_cache_stack *from =
+        find_stack(cache, kind); /* after the array may have moved */
     if (to == NULL || from == NULL || from->count == 0)
         return false;
-    const struct xseg_page page = remove_page(cache, from, from->count - 1);
+    const struct xseg_page page = remove_cached_page(cache, from, from->count - 1);
     to->page[to->count++] = page;
     count_cached_bytes(cache, to, kind.bytes);
     return true;
@@ -364,7 +365,7 @@ uint64_t xseg_page_cache_shrink(struct xseg_page_cache *cache, uint64_t bytes, u
     for (; xseg_page_cache_bytes(cache) > bytes && count < max; count++) {
         struct xseg_page_cache_stack *stack = find_largest_stack(cache, true);
 
-        release_page(cache, stack, stack->count - 1);
+        release_cached_page(cache, stack, stack->count - 1);
     }
     return count;
 }
@@ -374,7 +375,7 @@ void xseg_page_cache_shrink_unprepared(struct xseg_page_cache *cache, uint64_t b
     while (xseg_page_cache_bytes(cache) - xseg_page_cache_prepared_bytes(cache) > bytes) {
         struct xseg_page_cache_stack *stack = find_largest_stack(cache, false);
 
-        release_page(cache, stack, stack->count - 1);
+        release_cached_page(cache, stack, stack->count - 1);
     }
 }
 
@@ -384,7 +385,7 @@ bool xseg_page_cache_release_one(struct xseg_page_cache *cache, struct xseg_page
 
     if (stack == NULL || stack->count == 0)
         return false;
-    release_page(cache, stack, stack->count - 1);
+    release_cached_page(cache, stack, stack->count - 1);
     return true;
 }
 
@@ -395,7 +396,7 @@ void xseg_page_cache_set_time(struct xseg_page_cache *cache, uint64_t now)
     cache->now = now;
     for (size_t i = 0; is_first && i < count_stacks(cache); i++)
         for (size_t at = 0; at < xseg_page_cache_stack(cache, i)->count; at++)
-            xseg_page_cache_stack(cache, i)->page[at].since = now;
+            xseg_page_cache_stack(cache, i)->page[at].idle_since = now;
 }
 
 /* Release up to `max` bytes of pages of a stack that became idle at `before` or earlier.  Returns
@@ -407,8 +408,8 @@ static uint64_t release_old_pages(struct xseg_page_cache *cache,
     uint64_t bytes = 0;
 
     for (size_t at = 0; at < stack->count && bytes < max;)
-        if (stack->page[at].since <= before) {
-            release_page(cache, stack, at);
+        if (stack->page[at].idle_since <= before) {
+            release_cached_page(cache, stack, at);
             bytes += stack->kind.bytes;
         } else {
             at++;
@@ -432,9 +433,9 @@ uint64_t xseg_page_cache_release_prepared(struct xseg_page_cache *cache, uint64_
 
     for (size_t i = 0; i < cache->prepared_kinds && count < max; i++) {
         struct xseg_page_cache_stack *stack = &cache->prepared_stack[i];
-        const uint64_t left = xseg_min(max - count, stack->count) * stack->kind.bytes;
+        const uint64_t max_bytes = xseg_min(max - count, stack->count) * stack->kind.bytes;
 
-        count += release_old_pages(cache, stack, before, left) / stack->kind.bytes;
+        count += release_old_pages(cache, stack, before, max_bytes) / stack->kind.bytes;
     }
     return count;
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The page cache of a device: idle physical pages that are mapped nowhere.
+ * The page cache of a device: idle physical pages without mappings.
  *
- * A map acquires its pages here and creates a page only if the cache has none of the required kind.
- * An unmap puts its pages here or releases them to the driver.  So a remap of an idle page from one
- * segment to another is an unmap that keeps the page, followed by a map that acquires it, without
- * cuMemCreate() and cuMemRelease().  Between growths the cache keeps up to `page_cache_mb`.
+ * A map acquires pages from the cache and creates a page only if the cache has none of the required
+ * kind.  An unmap puts its pages into the cache or releases them to the driver.  So a remap of an
+ * idle page from one segment to another is an unmap that keeps the page, followed by a map that
+ * acquires it, without cuMemCreate() and cuMemRelease().  Between growths the cache keeps up to
+ * `page_cache_mb`.
  *
  * Size and properties of a page are fixed when it is created, so pages of different kinds cannot
  * replace each other.  Each kind has a stack with the most recently used page on top, so a put is
@@ -15,7 +16,7 @@
  * A page can be *prepared*: created in advance for one elastic range.  Other maps use a prepared
  * page only under memory pressure, after xseg_page_cache_unprepare().  There can be many ranges, so
  * the stacks of prepared pages are found by a hash table with chains; empty stacks are in a list of
- * unused ones.  Pages for any use have few kinds, and their stacks are searched one by one.
+ * unused ones.  Pages for any use have few kinds, and their stacks are searched linearly.
  *
  * Each page has the time at which it became idle, so that decay releases the oldest pages first.
  *
@@ -38,8 +39,8 @@ struct xseg_page_kind {
 
 struct xseg_page {
     uint64_t handle;
-    const void *owner; /* the last owner; NULL: none */
-    uint64_t since;    /* `now` when the page became idle */
+    const void *owner;   /* the last owner; NULL: none */
+    uint64_t idle_since; /* `now` of the cache when the page became idle */
 };
 
 struct xseg_page_cache_stack {
@@ -64,7 +65,7 @@ struct xseg_page_cache {
     uint64_t now;    /* time of the caller's clock; 0 before the first xseg_page_cache_set_time() */
     atomic_uint_fast64_t bytes, prepared;
     atomic_uint_fast64_t record_bytes; /* host memory of alias records of the device (alias.h) */
-    uint64_t generation;               /* the last one that a segment of the device has drawn */
+    uint64_t generation;               /* the latest generation of the segments of the device */
 };
 
 /* A page filter: the pages that a caller may acquire. */

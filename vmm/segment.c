@@ -10,7 +10,7 @@
 #include "src/base/host_memory.h"
 #include "vmm/segment_internal.h"
 
-/* Alignment of every block, and so of every segment. */
+/* Alignment of every block, and therefore of every segment. */
 #define ALIGNMENT 512u
 
 static void init_segment(struct xseg_segment *segment, struct xseg_context *context,
@@ -29,14 +29,14 @@ static void init_segment(struct xseg_segment *segment, struct xseg_context *cont
 static void lay_out_tables(struct xseg_segment *segment, void *memory, uint32_t granules)
 {
     uint64_t *words = memory;
-    uint32_t *halves = (uint32_t *)(words + 3 * (size_t)granules);
+    uint32_t *lengths = (uint32_t *)(words + 3 * (size_t)granules);
 
     segment->granules = granules;
     segment->handle = words;
     segment->idle_since = words + granules;
     segment->generation = (atomic_uint_fast64_t *)(words + 2 * (size_t)granules);
-    segment->length = halves;
-    segment->state = (uint8_t *)(halves + granules);
+    segment->length = lengths;
+    segment->state = (uint8_t *)(lengths + granules);
 }
 
 static void free_granule_tables(struct xseg_segment *segment)
@@ -200,7 +200,7 @@ xseg_status xseg_segment_unmap_page(struct xseg_segment *segment, uint32_t page,
 }
 
 /* Remove an unmapped page, and update the byte counts. */
-static void remove_page(struct xseg_segment *segment, uint32_t page, bool keep)
+static void remove_unmapped_page(struct xseg_segment *segment, uint32_t page, bool keep)
 {
     if (segment->state[page] == XSEG_PAGE_MAPPED)
         atomic_fetch_sub_explicit(&segment->mapped, xseg_segment_page_bytes(segment, page),
@@ -210,8 +210,8 @@ static void remove_page(struct xseg_segment *segment, uint32_t page, bool keep)
     release_page_memory(segment, page, keep);
 }
 
-/* Set a page to state UNKNOWN: it may be mapped, so it is not used until a map or a trim finds
- * out. */
+/* Set a page to state UNKNOWN: the page may be mapped, so it is not used until a map or a trim
+ * determines its state. */
 static void mark_page_unknown(struct xseg_segment *segment, uint32_t page)
 {
     if (segment->state[page] == XSEG_PAGE_MAPPED) {
@@ -239,14 +239,14 @@ static bool are_pages_mapped(const struct xseg_segment *segment, uint32_t first,
     return true;
 }
 
-/* Whether the page was evicted and is therefore not mapped, as in a pool that is discarded. */
+/* Whether a page was evicted and is not mapped, as in a pool that is destroyed while paused. */
 static bool has_no_mapping(const struct xseg_segment *segment, uint32_t page)
 {
     return segment->state[page] == XSEG_PAGE_EVICTED || segment->state[page] == XSEG_PAGE_FRESH;
 }
 
 xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                               bool keep, uint32_t *done)
+                               bool keep, uint32_t *processed)
 {
     struct xseg_context *context = segment->context;
     xseg_status result = XSEG_OK;
@@ -258,24 +258,24 @@ xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uin
         are_pages_mapped(segment, first, count))
         is_batched = xseg_driver_unmap(context, xseg_segment_address(segment, first),
                                        count * segment->granule_bytes) == XSEG_OK;
-    for (*done = 0; *done < count;) {
-        const uint32_t page = first + *done, length = segment->length[page];
+    for (*processed = 0; *processed < count;) {
+        const uint32_t page = first + *processed, length = segment->length[page];
         xseg_status status = XSEG_OK;
         bool is_known = true;
 
-        XSEG_ASSERT(length != 0 && *done + length <= count);
+        XSEG_ASSERT(length != 0 && *processed + length <= count);
         if (!is_batched && !has_no_mapping(segment, page))
             status = xseg_segment_unmap_page(segment, page, &is_known);
         result = result == XSEG_OK ? status : result;
         if (status != XSEG_OK && is_known)
             break;
         if (is_known)
-            remove_page(segment, page, keep);
+            remove_unmapped_page(segment, page, keep);
         else
             mark_page_unknown(segment, page);
-        *done += length;
+        *processed += length;
     }
-    xseg_segment_record_change(segment, first, *done, ++segment->page_cache->generation);
+    xseg_segment_record_change(segment, first, *processed, ++segment->page_cache->generation);
     XSEG_AUDIT(xseg_segment_audit, segment);
     return result;
 }
@@ -310,13 +310,13 @@ uint32_t xseg_segment_page_end(const struct xseg_segment *segment, uint32_t gran
 xseg_status xseg_segment_set_access(struct xseg_segment *segment, uint32_t first, uint32_t count)
 {
     struct xseg_context *context = segment->context;
-    const bool is_one = segment->length[first] == count;
+    const bool is_single_page = segment->length[first] == count;
     xseg_status status = XSEG_ERR_DRIVER;
 
-    if (is_one || context->batches_access)
+    if (is_single_page || context->batches_access)
         status = xseg_driver_set_access(context, xseg_segment_address(segment, first),
                                         count * segment->granule_bytes);
-    if (status == XSEG_OK || is_one)
+    if (status == XSEG_OK || is_single_page)
         return status;
     status = XSEG_OK;
     for (uint32_t page = first; page < first + count && status == XSEG_OK;
@@ -326,8 +326,8 @@ xseg_status xseg_segment_set_access(struct xseg_segment *segment, uint32_t first
     return status;
 }
 
-/* Change the access of a peer to a run of mapped pages.  A grant stops at the first error, a
- * revocation continues; returns the last error. */
+/* Change the access of a peer to a run of mapped pages.  A grant stops at the first error; a
+ * revocation continues, and returns the last error. */
 static xseg_status set_peer_access_run(struct xseg_segment *segment, uint32_t first, uint32_t count,
                                        int peer, bool is_allowed)
 {
@@ -393,7 +393,7 @@ static bool can_place_page(const struct xseg_segment *segment, uint32_t at, uint
 
 /* Choose the length of the page at a granule, in granules.  At a full-page slot it is a full page,
  * doubled while that fits and the source permits it; elsewhere a small page.  If the source uses
- * small pages, an idle full page is used wherever it fits. */
+ * small pages, an idle full page is used at any granule where it fits. */
 static uint32_t choose_page_length(const struct xseg_segment *segment, uint32_t at, uint32_t end,
                                    const struct xseg_page_source *source, uint64_t idle_full)
 {
@@ -409,9 +409,9 @@ static uint32_t choose_page_length(const struct xseg_segment *segment, uint32_t 
     return length;
 }
 
-uint64_t xseg_segment_covered_by_idle(const struct xseg_segment *segment, uint32_t first,
-                                      uint32_t count, const struct xseg_page_source *source,
-                                      uint64_t *full, uint64_t *small)
+uint64_t xseg_segment_bytes_from_page_cache(const struct xseg_segment *segment, uint32_t first,
+                                            uint32_t count, const struct xseg_page_source *source,
+                                            uint64_t *full, uint64_t *small)
 {
     const uint32_t end = first + count;
     uint64_t covered = 0;
@@ -442,8 +442,8 @@ static void release_acquired_pages(struct xseg_segment *segment, uint32_t first,
     }
 }
 
-/* Acquire pages for the unmapped granules of a run, from the page cache or from the driver; on
- * failure release them. */
+/* Acquire pages for the unmapped granules of a run, from the page cache or from the driver.  On
+ * failure the acquired pages are released. */
 static xseg_status acquire_pages(struct xseg_segment *segment, uint32_t first, uint32_t end,
                                  const struct xseg_page_source *source)
 {
@@ -503,7 +503,7 @@ static void roll_back_map(struct xseg_segment *segment, uint32_t first, uint32_t
             release_page_memory(segment, page, false);
         else if (segment->state[page] == XSEG_PAGE_UNKNOWN &&
                  xseg_segment_unmap_page(segment, page, &is_known) == XSEG_OK)
-            remove_page(segment, page, false);
+            remove_unmapped_page(segment, page, false);
     }
 }
 
@@ -545,7 +545,7 @@ xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment, uint32_t fi
             continue;
         const xseg_status status = xseg_segment_unmap_page(segment, page, &is_known);
         if (status == XSEG_OK)
-            remove_page(segment, page, false);
+            remove_unmapped_page(segment, page, false);
         else if (result == XSEG_OK)
             result = status;
     }
@@ -612,13 +612,14 @@ static bool audit_page_tables(const struct xseg_segment *segment, struct xseg_vi
     return true;
 }
 
-/* Bytes of a page that count as unknown; of an aliased page those of a granule in state UNKNOWN. */
+/* The bytes of a page that count as unknown.  An aliased page counts if its granule is in state
+ * UNKNOWN. */
 static uint64_t unknown_bytes(const struct xseg_segment *segment, uint32_t page)
 {
-    const bool counts = segment->state[page] == XSEG_PAGE_UNKNOWN ||
-                        (xseg_segment_is_evicted(segment, page) && segment->handle[page] != 0);
+    const bool is_unknown = segment->state[page] == XSEG_PAGE_UNKNOWN ||
+                            (xseg_segment_is_evicted(segment, page) && segment->handle[page] != 0);
 
-    return segment->length[page] != 0 && counts ? xseg_segment_page_bytes(segment, page) : 0;
+    return segment->length[page] != 0 && is_unknown ? xseg_segment_page_bytes(segment, page) : 0;
 }
 
 bool xseg_segment_audit(const struct xseg_segment *segment, struct xseg_violation *violation)

@@ -6,8 +6,9 @@
  * grows in place, its addresses never change, and no growth copies data.  A *granule* is one unit
  * of the mapping granularity (2 MiB on current devices, or a multiple of that if the segment is
  * reserved with longer granules).  A *page* is one physical page, that is, one handle from
- * cuMemCreate().  A page is mapped to one granule, or to as many granules as a full page has
- * (20 MiB in large pools); a granule without a page is unmapped:
+ * cuMemCreate().  A page is mapped to one granule (small page), to as many granules as a full page
+ * has (20 MiB in large pools), or to a multiple of these (long page); a granule without a page is
+ * unmapped:
  *
  *     base                 full page, 10 granules      two small pages
  *      |                               |                    |   |
@@ -18,25 +19,25 @@
  * base.  A map creates a full page where a whole slot is unmapped, or a long page across 2, 4, 8,
  * ... slots if the caller permits longer pages.  Small pages fill the remaining granules of a
  * slot, and whole slots under memory pressure.  A page is never divided: it is mapped and unmapped
- * in one piece.  A classic segment is one cuMemAlloc() allocation, or memory from a callback of the
+ * as a whole.  A classic segment is one cuMemAlloc() allocation, or memory from a callback of the
  * user.  A classic segment has no pages and is mapped until it is destroyed.
  *
  * Tables with one element per granule describe the pages.  `handle` and `length` are set at the
  * first granule of a page and 0 at its other granules; `state` is equal at all granules of a page.
- * The tables are demand-zero memory, so a segment that could hold the whole device costs little
- * host memory.  A granule without a page is in state UNMAPPED, a usable one in state MAPPED.  State
+ * The tables are demand-zero memory, so a segment with the size of the device commits little host
+ * memory.  A granule without a page is in state UNMAPPED, a usable one in state MAPPED.  State
  * UNKNOWN means that a driver call failed and could not be undone: the page is mapped without known
  * access rights, or may be mapped.  The next map reuses such a page, and the next trim tries to
  * unmap it.  The other states belong to evicted pages of a paused pool (evicted.h).
  *
- * A granule has a generation, a number that is drawn anew whenever the granule gets a page or
- * loses its page.  Callers compare generations to detect remapping.  A page with a retain count is
+ * A granule has a generation, which is set to a new value whenever the granule gets a page or loses
+ * its page.  Callers compare generations to detect remapping.  A page with a retain count is
  * neither unmapped, nor evicted, nor remapped; the callers of xseg_segment_unmap() check that.  A
  * page that was ever exported may be mapped in another process, so after an unmap the page is
  * released to the driver and never enters the page cache.
  *
- * Every operation is a transaction: after a failure the segment is unchanged, except for pages in
- * state UNKNOWN.
+ * A failed map or retain has no effect, except for pages in state UNKNOWN.  A failed unmap may have
+ * unmapped leading pages; it reports their number.
  *
  * Invariants between calls, which xseg_segment_audit() checks under these tags:
  *   SEG-1  base is a multiple of the granularity, and the VA range does not wrap around.
@@ -224,32 +225,32 @@ xseg_status xseg_segment_map(struct xseg_segment *segment, uint32_t first, uint3
                              const struct xseg_page_source *source);
 
 /*
- * Return the bytes that xseg_segment_map() would take from the page cache.
+ * Return the bytes that xseg_segment_map() would acquire from the page cache.
  *
  * full, small: bytes of cached pages of either size; decreased by the bytes used.  Long pages do
  *              not count
  */
-uint64_t xseg_segment_covered_by_idle(const struct xseg_segment *segment, uint32_t first,
-                                      uint32_t count, const struct xseg_page_source *source,
-                                      uint64_t *full, uint64_t *small);
+uint64_t xseg_segment_bytes_from_page_cache(const struct xseg_segment *segment, uint32_t first,
+                                            uint32_t count, const struct xseg_page_source *source,
+                                            uint64_t *full, uint64_t *small);
 
 /*
  * Unmap the granules [first, first + count): whole pages, all mapped or evicted, none retained.
  *
  * keep: move the pages to the page cache instead of releasing them.
- * done: number of leading granules without a usable page.  They are unmapped, or in state UNKNOWN
- *       if the driver does not report what it did.  The other granules are unchanged.
- * Returns: XSEG_OK if done == count; else the driver's error.
+ * processed: number of leading granules without a usable page.  They are unmapped, or in state
+ *            UNKNOWN if the driver failed and cannot be queried.  The other granules are unchanged.
+ * Returns: XSEG_OK if all pages were unmapped; else the driver's first error.
  * Cost:    one unmap (one per page if the driver does not batch); one release per page unless kept.
  */
 xseg_status xseg_segment_unmap(struct xseg_segment *segment, uint32_t first, uint32_t count,
-                               bool keep, uint32_t *done);
+                               bool keep, uint32_t *processed);
 
 /* Set the state of mapped pages to UNKNOWN, after a failed attempt to unmap them again. */
 void xseg_segment_mark_unknown(struct xseg_segment *segment, uint32_t first, uint32_t count);
 
-/* Unmap the pages in state UNKNOWN, those that start in [first, first + count) or all.  Returns the
- * first error; failed pages keep their state. */
+/* Unmap the pages in state UNKNOWN that start in [first, first + count).  Returns the first error;
+ * pages that are not unmapped keep their state. */
 xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment, uint32_t first,
                                        uint32_t count);
 
@@ -315,12 +316,12 @@ uint64_t xseg_segment_generation(const struct xseg_segment *segment, uint64_t be
  *
  * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY, XSEG_ERR_BUSY (a count is at its maximum) without effect
  */
-xseg_status xseg_segment_retain(struct xseg_segment *segment, enum xseg_retainer by, uint64_t begin,
-                                uint64_t end);
+xseg_status xseg_segment_retain(struct xseg_segment *segment, enum xseg_retainer retainer,
+                                uint64_t begin, uint64_t end);
 
 /* Release one reference to each of these granules.  Returns false without effect if the retainer
  * has no reference to one of them. */
-bool xseg_segment_release(struct xseg_segment *segment, enum xseg_retainer by, uint64_t begin,
+bool xseg_segment_release(struct xseg_segment *segment, enum xseg_retainer retainer, uint64_t begin,
                           uint64_t end);
 
 /*
@@ -352,7 +353,8 @@ void xseg_segment_unexport_mapped(struct xseg_segment *segment);
 bool xseg_segment_find_exported(const struct xseg_segment *segment, uint32_t *at, uint32_t end,
                                 uint64_t generation);
 
-/* Whether a pin or a registration, an export, or any of these retains one of `count` granules. */
+/* Whether any of `count` granules is retained by a pin or a registration; by an export; by any
+ * retainer. */
 bool xseg_segment_is_pinned(const struct xseg_segment *segment, uint32_t first, uint32_t count);
 bool xseg_segment_is_exported(const struct xseg_segment *segment, uint32_t first, uint32_t count);
 bool xseg_segment_is_retained(const struct xseg_segment *segment, uint32_t first, uint32_t count);
@@ -362,8 +364,8 @@ static inline bool xseg_segment_has_retained(const struct xseg_segment *segment)
 {
     uint32_t granules = 0;
 
-    for (int by = 0; by < XSEG_RETAINERS; by++)
-        granules |= segment->retain_counts[by].granules;
+    for (int retainer = 0; retainer < XSEG_RETAINERS; retainer++)
+        granules |= segment->retain_counts[retainer].granules;
     return granules != 0;
 }
 
@@ -372,8 +374,8 @@ struct xseg_segment_retained {
     uint64_t exported; /* bytes of pages with exports only */
 };
 
-/* Sum up the retained pages that start in [first, first + count), or all.  A classic segment counts
- * all its bytes or none. */
+/* Sum up the retained pages that start in [first, first + count); sum up all retained pages.  A
+ * classic segment counts all its bytes or none. */
 struct xseg_segment_retained xseg_segment_retained_bytes(const struct xseg_segment *segment,
                                                          uint32_t first, uint32_t count);
 struct xseg_segment_retained xseg_segment_all_retained_bytes(const struct xseg_segment *segment);

@@ -78,7 +78,7 @@ static inline void xseg_segment_count_unknown_page(struct xseg_segment *segment,
         xseg_segment_count_unknown(segment, is_unknown ? bytes : -bytes);
 }
 
-/* Set the generation of granules that have got other pages, or lost their pages. */
+/* Set the generation of granules whose pages have changed. */
 static inline void xseg_segment_record_change(struct xseg_segment *segment, uint32_t first,
                                               uint32_t count, uint64_t generation)
 {

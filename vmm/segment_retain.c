@@ -22,7 +22,7 @@ static struct granule_run find_granules(const struct xseg_segment *segment, uint
         (uint32_t)(xseg_round_up(end, segment->granule_bytes) / segment->granule_bytes)};
 }
 
-static uint32_t count_units(const struct xseg_segment *segment)
+static uint32_t count_retain_entries(const struct xseg_segment *segment)
 {
     return segment->granules == 0 ? 1 : segment->granules;
 }
@@ -43,13 +43,13 @@ uint64_t xseg_segment_generation(const struct xseg_segment *segment, uint64_t be
 
 /* --- Retain counts. --- */
 
-static xseg_status retain_granules(struct xseg_segment *segment, enum xseg_retainer by,
+static xseg_status retain_granules(struct xseg_segment *segment, enum xseg_retainer retainer,
                                    struct granule_run run)
 {
-    struct xseg_retain_counts *retains = &segment->retain_counts[by];
+    struct xseg_retain_counts *retains = &segment->retain_counts[retainer];
 
     if (retains->count == NULL)
-        retains->count = calloc(count_units(segment), sizeof(uint32_t));
+        retains->count = calloc(count_retain_entries(segment), sizeof(uint32_t));
     if (retains->count == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, retain counts of a segment");
     for (uint32_t at = run.first; at < run.end; at++)
@@ -63,10 +63,10 @@ static xseg_status retain_granules(struct xseg_segment *segment, enum xseg_retai
     return XSEG_OK;
 }
 
-static void release_granules(struct xseg_segment *segment, enum xseg_retainer by,
+static void release_granules(struct xseg_segment *segment, enum xseg_retainer retainer,
                              struct granule_run run)
 {
-    struct xseg_retain_counts *retains = &segment->retain_counts[by];
+    struct xseg_retain_counts *retains = &segment->retain_counts[retainer];
 
     /* The counts of a lost device are freed when the close of the allocator begins. */
     for (uint32_t at = run.first; retains->count != NULL && at < run.end; at++) {
@@ -76,29 +76,29 @@ static void release_granules(struct xseg_segment *segment, enum xseg_retainer by
     segment->release_count++;
 }
 
-xseg_status xseg_segment_retain(struct xseg_segment *segment, enum xseg_retainer by, uint64_t begin,
-                                uint64_t end)
+xseg_status xseg_segment_retain(struct xseg_segment *segment, enum xseg_retainer retainer,
+                                uint64_t begin, uint64_t end)
 {
-    return retain_granules(segment, by, find_granules(segment, begin, end));
+    return retain_granules(segment, retainer, find_granules(segment, begin, end));
 }
 
-bool xseg_segment_release(struct xseg_segment *segment, enum xseg_retainer by, uint64_t begin,
+bool xseg_segment_release(struct xseg_segment *segment, enum xseg_retainer retainer, uint64_t begin,
                           uint64_t end)
 {
-    const struct xseg_retain_counts *retains = &segment->retain_counts[by];
+    const struct xseg_retain_counts *retains = &segment->retain_counts[retainer];
     const struct granule_run run = find_granules(segment, begin, end);
 
     for (uint32_t at = run.first; at < run.end; at++)
         if (retains->count == NULL || retains->count[at] == 0)
             return false;
-    release_granules(segment, by, run);
+    release_granules(segment, retainer, run);
     return true;
 }
 
-static bool is_retained_by(const struct xseg_segment *segment, enum xseg_retainer by,
+static bool is_retained_by(const struct xseg_segment *segment, enum xseg_retainer retainer,
                            uint32_t first, uint32_t count)
 {
-    const struct xseg_retain_counts *retains = &segment->retain_counts[by];
+    const struct xseg_retain_counts *retains = &segment->retain_counts[retainer];
 
     for (uint32_t at = first; retains->granules != 0 && at < first + count; at++)
         if (retains->count[at] != 0)
@@ -249,8 +249,8 @@ uint64_t xseg_segment_mapped_export_bytes(const struct xseg_segment *segment)
     const struct xseg_retain_counts *exports = &segment->retain_counts[XSEG_RETAIN_EXPORT];
     uint64_t bytes = 0;
 
-    for (uint32_t at = 0; xseg_segment_find_exported(segment, &at, segment->granules,
-                                                     segment->export_generation);
+    for (uint32_t at = 0;
+         xseg_segment_find_exported(segment, &at, segment->granules, segment->export_generation);
          at += segment->length[at])
         if (exports->count[at] == 1 && !xseg_segment_is_pinned(segment, at, segment->length[at]))
             bytes += segment->length[at] * segment->granule_bytes;
@@ -262,18 +262,18 @@ size_t xseg_segment_retains_host_bytes(const struct xseg_segment *segment)
     size_t bytes =
         segment->was_exported == NULL ? 0 : segment->granules * sizeof(*segment->was_exported);
 
-    for (int by = 0; by < XSEG_RETAINERS; by++)
-        if (segment->retain_counts[by].count != NULL)
-            bytes += count_units(segment) * sizeof(uint32_t);
+    for (int retainer = 0; retainer < XSEG_RETAINERS; retainer++)
+        if (segment->retain_counts[retainer].count != NULL)
+            bytes += count_retain_entries(segment) * sizeof(uint32_t);
     return bytes;
 }
 
 void xseg_segment_free_retains(struct xseg_segment *segment)
 {
-    for (int by = 0; by < XSEG_RETAINERS; by++) {
-        free(segment->retain_counts[by].count);
-        segment->retain_counts[by].count = NULL;
-        segment->retain_counts[by].granules = 0;
+    for (int retainer = 0; retainer < XSEG_RETAINERS; retainer++) {
+        free(segment->retain_counts[retainer].count);
+        segment->retain_counts[retainer].count = NULL;
+        segment->retain_counts[retainer].granules = 0;
     }
     free(segment->was_exported);
     segment->was_exported = NULL;
@@ -283,10 +283,10 @@ void xseg_segment_free_retains(struct xseg_segment *segment)
 
 /* --- Audit. --- */
 
-static bool audit_retain_counts(const struct xseg_segment *segment, enum xseg_retainer by,
+static bool audit_retain_counts(const struct xseg_segment *segment, enum xseg_retainer retainer,
                                 struct xseg_violation *violation)
 {
-    const struct xseg_retain_counts *retains = &segment->retain_counts[by];
+    const struct xseg_retain_counts *retains = &segment->retain_counts[retainer];
     uint32_t granules = 0;
 
     for (uint32_t at = 0; retains->count != NULL && at < segment->granules; at++) {
@@ -326,8 +326,8 @@ static bool audit_exports(const struct xseg_segment *segment, struct xseg_violat
 bool xseg_segment_audit_retains(const struct xseg_segment *segment,
                                 struct xseg_violation *violation)
 {
-    for (int by = 0; by < XSEG_RETAINERS; by++)
-        if (!audit_retain_counts(segment, (enum xseg_retainer)by, violation))
+    for (int retainer = 0; retainer < XSEG_RETAINERS; retainer++)
+        if (!audit_retain_counts(segment, (enum xseg_retainer)retainer, violation))
             return false;
     return audit_exports(segment, violation);
 }

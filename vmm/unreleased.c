@@ -7,7 +7,8 @@
 
 #include "src/base/error.h"
 
-/* Far more than a driver has been seen to fail at a time.  The number is a choice. */
+/* Far more than the number of releases that a driver was observed to fail.  The value was not
+ * measured. */
 #define INITIAL_CAPACITY 256u
 
 xseg_status xseg_unreleased_init(struct xseg_unreleased_list *unreleased,
@@ -86,15 +87,15 @@ static void add_record(struct xseg_unreleased_list *unreleased,
     atomic_fetch_add_explicit(&unreleased->physical, physical_bytes(record), memory_order_relaxed);
     if (unreleased->count == unreleased->capacity) {
         const size_t capacity = unreleased->capacity * 2;
-        struct xseg_unreleased *kept = realloc(unreleased->record, capacity * sizeof(*kept));
+        struct xseg_unreleased *grown = realloc(unreleased->record, capacity * sizeof(*grown));
 
         /* Without a record the object is leaked until the process ends; `physical` still counts
          * it. */
-        if (kept == NULL) {
+        if (grown == NULL) {
             unreleased->unrecorded += physical_bytes(record);
             return;
         }
-        unreleased->record = kept;
+        unreleased->record = grown;
         unreleased->capacity = capacity;
     }
     unreleased->record[unreleased->count++] = *record;
@@ -112,7 +113,7 @@ xseg_status xseg_unreleased_release(struct xseg_unreleased_list *unreleased,
 
 xseg_status xseg_unreleased_retry(struct xseg_unreleased_list *unreleased)
 {
-    xseg_status first = XSEG_OK;
+    xseg_status result = XSEG_OK;
     size_t remaining = 0;
 
     for (size_t i = 0; i < unreleased->count; i++) {
@@ -124,11 +125,11 @@ xseg_status xseg_unreleased_retry(struct xseg_unreleased_list *unreleased)
                                       memory_order_relaxed);
             continue;
         }
-        first = first == XSEG_OK ? status : first;
+        result = result == XSEG_OK ? status : result;
         unreleased->record[remaining++] = record;
     }
     unreleased->count = remaining;
-    return first;
+    return result;
 }
 
 bool xseg_unreleased_audit(const struct xseg_unreleased_list *unreleased,

@@ -6,10 +6,10 @@
  * the list: it records the handle or address and its size, and counts the memory in `physical`.
  * The next trim and the close of the device retry every release, oldest record first, so that
  * nothing leaks.  The first records are preallocated when the device is opened, so a failed release
- * hardly ever needs host memory.
+ * rarely needs host memory.
  *
- * `unknown` counts the pages in unknown state of all segments (segment.h).  They are neither usable
- * nor released either, but they stay in the tables of their segments.
+ * `unknown` counts the pages in unknown state of all segments (segment.h).  These pages are neither
+ * usable nor released either, but they remain in the tables of their segments.
  *
  * Invariant, which xseg_unreleased_audit() checks:
  *   UNREL-1  `physical` is the size of the recorded pages and allocations, and of those that could

@@ -29,8 +29,8 @@ struct mode {
     const char *name, *description;
     const char *config;
     unsigned processes;
-    bool ticks;  /* whether decay passes run every ten seconds */
-    bool budget; /* with a shared budget file */
+    bool runs_decay; /* whether decay passes run every ten seconds */
+    bool budget;     /* with a shared budget file */
 };
 
 static const struct mode mode[] = {
@@ -45,20 +45,20 @@ static const struct mode mode[] = {
 
 /* Sessions of a service. */
 struct counters {
-    uint64_t begun, served,
+    uint64_t started, served,
         after_release; /* sessions; after_release: served while the other process released memory */
     uint64_t avoidable; /* rejected, although the free memory was sufficient */
-    double load;        /* of served sessions: bytes times nanoseconds */
+    double byte_ns;     /* of served sessions: bytes times nanoseconds */
 };
 
 /* Results of requests: served without the other process, served with memory that it released, rejected. */
 enum kind { SERVED, AFTER_RELEASE, REJECTED, KINDS };
 
-/* Delay of a request because of memory, in nanoseconds. */
+/* Delay of a request because of memory. */
 struct delay {
-    uint64_t own;    /* modeled time of its driver calls */
-    uint64_t others; /* modeled time of concurrent driver calls of the other process */
-    uint64_t waited; /* measured time of waiting for the other process */
+    uint64_t own_ns;  /* modeled time of its driver calls */
+    uint64_t peer_ns; /* modeled time of concurrent driver calls of the other process */
+    uint64_t wait_ns; /* measured time of waiting for the other process */
 };
 
 struct outcome {
@@ -67,8 +67,8 @@ struct outcome {
     size_t served, rejected;
     uint64_t waits[KINDS]; /* calls in which requests wait for the device */
     uint64_t calls[CALLS], driver_ns;
-    double physical; /* bytes, average over time */
-    double took_s;   /* measured */
+    double physical;  /* bytes, average over time */
+    double elapsed_s; /* measured */
 };
 
 /* State of a run. */
@@ -76,15 +76,15 @@ struct run_state {
     const struct mode *mode;
     const struct week *week;
     struct server server[SERVICES];
-    struct server_response last[SERVICES]; /* of each process */
-    bool *is_live;                         /* of each session */
-    uint64_t live_bytes, at_ns;
+    struct server_response last_response[SERVICES]; /* of each process */
+    bool *is_active;                                /* of each session */
+    uint64_t active_bytes, time_ns;
     struct outcome *outcome;
 };
 
-static uint64_t total(struct delay delay)
+static uint64_t total_delay(struct delay delay)
 {
-    return delay.own + delay.others + delay.waited;
+    return delay.own_ns + delay.peer_ns + delay.wait_ns;
 }
 
 /* --- Runs. --- */
@@ -92,63 +92,63 @@ static uint64_t total(struct delay delay)
 static struct server_response send_command(struct run_state *run_state, unsigned process,
                                            enum server_task task, uint32_t session)
 {
-    const struct server_command command = {task, session, run_state->at_ns};
+    const struct server_command command = {task, session, run_state->time_ns};
 
-    run_state->last[process] = server_do(&run_state->server[process], command);
-    return run_state->last[process];
+    run_state->last_response[process] = server_execute(&run_state->server[process], command);
+    return run_state->last_response[process];
 }
 
 /* Physical memory is constant between two events. */
-static void advance_to(struct run_state *run_state, uint64_t at_ns)
+static void advance_to(struct run_state *run_state, uint64_t time_ns)
 {
     for (unsigned i = 0; i < run_state->mode->processes; i++)
         run_state->outcome->physical +=
-            (double)run_state->last[i].physical * (double)(at_ns - run_state->at_ns);
-    run_state->at_ns = at_ns;
+            (double)run_state->last_response[i].physical * (double)(time_ns - run_state->time_ns);
+    run_state->time_ns = time_ns;
 }
 
-static void count(struct run_state *run_state, const struct session *session, bool served,
-                  bool has_released)
+static void count_session(struct run_state *run_state, const struct session *session, bool served,
+                          bool has_released)
 {
     struct counters *counters = &run_state->outcome->counters[session->service];
-    const double load = (double)session->bytes * (double)(session->end_ns - session->begin_ns);
+    const double byte_ns = (double)session->bytes * (double)(session->end_ns - session->start_ns);
 
-    counters->begun++;
+    counters->started++;
     counters->served += served;
-    counters->load += served ? load : 0;
+    counters->byte_ns += served ? byte_ns : 0;
     counters->after_release += served && has_released;
-    counters->avoidable += !served && run_state->live_bytes + session->bytes <= GPU_BYTES;
+    counters->avoidable += !served && run_state->active_bytes + session->bytes <= GPU_BYTES;
 }
 
 /*
  * The other process advances its clock before the request, and reports its driver time afterwards.  A request can demand
- * memory without success and then be served from its own process, so every request of at least the shortest wait is charged.
+ * memory without success and then be served by its own process, so the wait of every request of at least 1 ms is charged.
  */
-static void begin(struct run_state *run_state, uint32_t number)
+static void begin_session(struct run_state *run_state, uint32_t index)
 {
-    const struct session *session = &run_state->week->sessions[number];
-    const bool has_other = run_state->mode->processes > 1;
-    const unsigned own = has_other ? session->service : 0, other = 1 - own;
+    const struct session *session = &run_state->week->sessions[index];
+    const bool has_peer = run_state->mode->processes > 1;
+    const unsigned own = has_peer ? session->service : 0, peer = 1 - own;
     struct outcome *outcome = run_state->outcome;
     struct server_response before = {0}, after = {0};
 
-    if (has_other)
-        before = send_command(run_state, other, SERVER_POLL, 0);
-    const struct server_response response = send_command(run_state, own, SERVER_BEGIN, number);
-    if (has_other)
-        after = send_command(run_state, other, SERVER_POLL, 0);
+    if (has_peer)
+        before = send_command(run_state, peer, SERVER_ADVANCE, 0);
+    const struct server_response response = send_command(run_state, own, SERVER_BEGIN, index);
+    if (has_peer)
+        after = send_command(run_state, peer, SERVER_ADVANCE, 0);
     const bool has_released = after.physical < before.physical;
     const struct delay delay = {
-        .own = response.driver_ns,
-        .others = after.all_driver_ns - before.all_driver_ns,
-        .waited = run_state->mode->budget &&
-                          (has_released || !response.served || response.host_ns >= MILLISECOND_NS)
-                      ? response.host_ns
-                      : 0,
+        .own_ns = response.driver_ns,
+        .peer_ns = after.all_driver_ns - before.all_driver_ns,
+        .wait_ns = run_state->mode->budget &&
+                           (has_released || !response.served || response.host_ns >= MILLISECOND_NS)
+                       ? response.host_ns
+                       : 0,
     };
-    count(run_state, session, response.served, has_released);
-    run_state->is_live[number] = response.served;
-    run_state->live_bytes += response.served ? session->bytes : 0;
+    count_session(run_state, session, response.served, has_released);
+    run_state->is_active[index] = response.served;
+    run_state->active_bytes += response.served ? session->bytes : 0;
     if (response.served)
         outcome->delays[outcome->served++] = delay;
     else
@@ -158,85 +158,86 @@ static void begin(struct run_state *run_state, uint32_t number)
                                     : SERVED] += response.waits;
 }
 
-static void end(struct run_state *run_state, uint32_t number)
+static void end_session(struct run_state *run_state, uint32_t index)
 {
-    const struct session *session = &run_state->week->sessions[number];
+    const struct session *session = &run_state->week->sessions[index];
 
-    if (!run_state->is_live[number])
+    if (!run_state->is_active[index])
         return;
     (void)send_command(run_state, run_state->mode->processes > 1 ? session->service : 0, SERVER_END,
-                       number);
-    run_state->live_bytes -= session->bytes;
+                       index);
+    run_state->active_bytes -= session->bytes;
 }
 
-static void configure(const struct mode *used, const char *budget_path, unsigned return_ms,
+static void configure(const struct mode *selected, const char *budget_path, unsigned wait_ms,
                       char *config)
 {
-    (void)snprintf(config, CONFIG_MAX, "expandable_segments:True%s", used->config);
-    if (used->budget)
+    (void)snprintf(config, CONFIG_MAX, "expandable_segments:True%s", selected->config);
+    if (selected->budget)
         (void)snprintf(config + strlen(config), CONFIG_MAX - strlen(config),
-                       ",budget_file:%s,budget_share:0.5,budget_wait_ms:%u", budget_path,
-                       return_ms);
+                       ",budget_file:%s,budget_share:0.5,budget_wait_ms:%u", budget_path, wait_ms);
 }
 
-static void open_run(struct run_state *run_state, const char *budget_path, unsigned return_ms)
+static void open_run(struct run_state *run_state, const char *budget_path, unsigned wait_ms)
 {
     char config[CONFIG_MAX], name[64];
-    const struct server_machine machine = {name, GPU_BYTES};
+    const struct server_host host = {name, GPU_BYTES};
 
     (void)snprintf(name, sizeof(name), "bench-budget-%d", (int)getpid());
-    configure(run_state->mode, budget_path, return_ms, config);
-    run_state->is_live = calloc(run_state->week->count + 1, sizeof(*run_state->is_live));
+    configure(run_state->mode, budget_path, wait_ms, config);
+    run_state->is_active = calloc(run_state->week->count + 1, sizeof(*run_state->is_active));
     run_state->outcome->delays =
         calloc(run_state->week->count + 1, sizeof(*run_state->outcome->delays));
-    require(run_state->is_live != NULL && run_state->outcome->delays != NULL, "out of host memory");
+    require(run_state->is_active != NULL && run_state->outcome->delays != NULL,
+            "out of host memory");
     for (unsigned i = 0; i < SERVICES; i++)
-        run_state->live_bytes += services[i].weight_bytes;
+        run_state->active_bytes += services[i].weight_bytes;
     for (unsigned i = 0; i < run_state->mode->processes; i++)
         run_state->server[i] =
-            server_start(&machine, run_state->week, run_state->mode->processes > 1 ? 1u << i : 3u,
-                         config, run_state->mode->ticks);
+            server_start(&host, run_state->week, run_state->mode->processes > 1 ? 1u << i : 3u,
+                         config, run_state->mode->runs_decay);
 }
 
 static void close_run(struct run_state *run_state)
 {
     for (unsigned i = 0; i < run_state->mode->processes; i++) {
-        const struct server_response response = server_end(&run_state->server[i], run_state->at_ns);
+        const struct server_response response =
+            server_stop(&run_state->server[i], run_state->time_ns);
 
         run_state->outcome->driver_ns += response.all_driver_ns;
         for (unsigned c = 0; c < CALLS; c++)
             run_state->outcome->calls[c] += response.calls[c];
     }
-    run_state->outcome->physical /= run_state->at_ns != 0 ? (double)run_state->at_ns : 1;
-    free(run_state->is_live);
+    run_state->outcome->physical /= run_state->time_ns != 0 ? (double)run_state->time_ns : 1;
+    free(run_state->is_active);
 }
 
-static double read_machine_clock(void)
+static double read_host_clock(void)
 {
-    struct timespec now = {0};
+    struct timespec time = {0};
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-static void run(const struct mode *used, const struct week *week, const char *budget_path,
-                unsigned return_ms, struct outcome *outcome)
+static void run_mode(const struct mode *selected, const struct week *week, const char *budget_path,
+                     unsigned wait_ms, struct outcome *outcome)
 {
-    struct run_state run_state = {.mode = used, .week = week, .outcome = outcome};
-    const double began = read_machine_clock();
+    struct run_state run_state = {.mode = selected, .week = week, .outcome = outcome};
+    const double start_s = read_host_clock();
 
-    open_run(&run_state, budget_path, return_ms);
+    open_run(&run_state, budget_path, wait_ms);
     for (size_t i = 0; i < 2 * week->count; i++) {
         const struct event *event = &week->events[i];
 
-        advance_to(&run_state, event->at_ns);
-        if (event->is_begin)
-            begin(&run_state, event->session);
+        advance_to(&run_state, event->time_ns);
+        if (event->is_start)
+            begin_session(&run_state, event->session);
         else
-            end(&run_state, event->session);
+            end_session(&run_state, event->session);
     }
     close_run(&run_state);
-    outcome->took_s = read_machine_clock() - began;
+    outcome->elapsed_s = read_host_clock() - start_s;
 }
 
 /* --- Tables. --- */
@@ -245,14 +246,14 @@ static struct counters sum_of_services(const struct outcome *outcome)
 {
     const struct counters *a = &outcome->counters[0], *b = &outcome->counters[1];
 
-    return (struct counters){a->begun + b->begun, a->served + b->served,
+    return (struct counters){a->started + b->started, a->served + b->served,
                              a->after_release + b->after_release, a->avoidable + b->avoidable,
-                             a->load + b->load};
+                             a->byte_ns + b->byte_ns};
 }
 
-static double percent(double part, double whole)
+static double percent(double value, double reference)
 {
-    return whole == 0 ? 100 : 100 * part / whole;
+    return reference == 0 ? 100 : 100 * value / reference;
 }
 
 static void print_served(const struct outcome *outcome)
@@ -271,10 +272,10 @@ static void print_served(const struct outcome *outcome)
 
         printf("| %s | %" PRIu64 " of %" PRIu64 " | %" PRIu64 " of %" PRIu64
                " | %.1f %% | %.1f %% | %.0f | %.1f %% | %zu | %" PRIu64 " | %" PRIu64 " |\n",
-               mode[i].name, counters[0].served, counters[0].begun, counters[1].served,
-               counters[1].begun, percent((double)sum.served, (double)sum.begun),
+               mode[i].name, counters[0].served, counters[0].started, counters[1].served,
+               counters[1].started, percent((double)sum.served, (double)sum.started),
                percent((double)sum.served, (double)reference.served),
-               sum.load / (double)GIB / 3600e9, percent(sum.load, reference.load),
+               sum.byte_ns / (double)GIB / 3600e9, percent(sum.byte_ns, reference.byte_ns),
                outcome[i].rejected, sum.avoidable, sum.after_release);
     }
     printf("\nof reference: relative to the mode `together`\n"
@@ -283,41 +284,42 @@ static void print_served(const struct outcome *outcome)
            "after release: served while the other process released memory\n");
 }
 
-static int compare(const void *left, const void *right)
+static int compare_delays(const void *first, const void *second)
 {
-    const uint64_t a = total(*(const struct delay *)left), b = total(*(const struct delay *)right);
+    const uint64_t a = total_delay(*(const struct delay *)first),
+                   b = total_delay(*(const struct delay *)second);
 
     return (a > b) - (a < b);
 }
 
-/* The quantile `part` of sorted delays. */
-static struct delay quantile(const struct delay *sorted, size_t count, double part)
+/* The quantile `fraction` of sorted delays. */
+static struct delay quantile(const struct delay *sorted, size_t count, double fraction)
 {
     const struct delay none = {0, 0, 0};
 
-    return count != 0 ? sorted[(size_t)(part * (double)(count - 1))] : none;
+    return count != 0 ? sorted[(size_t)(fraction * (double)(count - 1))] : none;
 }
 
 static void sort_delays(struct outcome *outcome, size_t count)
 {
-    qsort(outcome->delays, outcome->served, sizeof(struct delay), compare);
+    qsort(outcome->delays, outcome->served, sizeof(struct delay), compare_delays);
     qsort(outcome->delays + count - outcome->rejected, outcome->rejected, sizeof(struct delay),
-          compare);
+          compare_delays);
 }
 
-/* The number of requests that were served with a delay of at most `time`. */
-static size_t served_within(const struct outcome *outcome, uint64_t time)
+/* Count the requests that were served with a delay of at most `max_ns`. */
+static size_t count_served_within(const struct outcome *outcome, uint64_t max_ns)
 {
-    size_t number = 0;
+    size_t count = 0;
 
-    while (number < outcome->served && total(outcome->delays[number]) <= time)
-        number++;
-    return number;
+    while (count < outcome->served && total_delay(outcome->delays[count]) <= max_ns)
+        count++;
+    return count;
 }
 
 static void print_delays(const struct outcome *outcome, size_t count)
 {
-    const uint64_t reference = total(quantile(outcome[0].delays, outcome[0].served, 1));
+    const uint64_t reference = total_delay(quantile(outcome[0].delays, outcome[0].served, 1));
 
     printf("\nDelay of requests because of memory, ms: own driver calls and concurrent ones of the "
            "other "
@@ -330,15 +332,16 @@ static void print_delays(const struct outcome *outcome, size_t count)
         const struct outcome *current = &outcome[i];
         const struct delay worst = quantile(current->delays, current->served, 1);
         const struct delay p99 = quantile(current->delays, current->served, 0.99);
-        const size_t within = served_within(current, reference);
-        const struct delay denied =
+        const size_t within = count_served_within(current, reference);
+        const struct delay rejected =
             quantile(current->delays + count - current->rejected, current->rejected, 1);
 
         printf("| %s | %.1f | %.1f | %.1f + %.1f + %.1f | %zu | %.1f %% | %.1f + %.1f + %.1f |\n",
-               mode[i].name, (double)total(p99) / 1e6, (double)total(worst) / 1e6,
-               (double)worst.own / 1e6, (double)worst.others / 1e6, (double)worst.waited / 1e6,
-               within, percent((double)within, (double)outcome[0].served), (double)denied.own / 1e6,
-               (double)denied.others / 1e6, (double)denied.waited / 1e6);
+               mode[i].name, (double)total_delay(p99) / 1e6, (double)total_delay(worst) / 1e6,
+               (double)worst.own_ns / 1e6, (double)worst.peer_ns / 1e6, (double)worst.wait_ns / 1e6,
+               within, percent((double)within, (double)outcome[0].served),
+               (double)rejected.own_ns / 1e6, (double)rejected.peer_ns / 1e6,
+               (double)rejected.wait_ns / 1e6);
     }
 }
 
@@ -366,26 +369,26 @@ static void print_calls(const struct outcome *outcome)
 }
 
 /* Print the average and peak memory that all sessions would need, for each service and for both. */
-static void print_week(const struct week *week, double hours, unsigned return_ms)
+static void print_week(const struct week *week, double hours, unsigned wait_ms)
 {
-    uint64_t live[SERVICES + 1] = {0}, peak[SERVICES + 1] = {0};
-    double load = 0;
+    uint64_t current[SERVICES + 1] = {0}, peak[SERVICES + 1] = {0};
+    double byte_ns = 0;
 
     for (unsigned s = 0; s < SERVICES; s++)
-        live[s] = services[s].weight_bytes, live[SERVICES] += live[s];
-    const double weights = (double)live[SERVICES];
+        current[s] = services[s].weight_bytes, current[SERVICES] += current[s];
+    const double weights = (double)current[SERVICES];
     for (size_t i = 0; i < 2 * week->count; i++) {
         const struct session *session = &week->sessions[week->events[i].session];
         const unsigned rows[2] = {session->service, SERVICES};
 
         for (unsigned p = 0; p < 2; p++) {
-            uint64_t *bytes = &live[rows[p]];
+            uint64_t *bytes = &current[rows[p]];
 
-            *bytes = week->events[i].is_begin ? *bytes + session->bytes : *bytes - session->bytes;
+            *bytes = week->events[i].is_start ? *bytes + session->bytes : *bytes - session->bytes;
             peak[rows[p]] = *bytes > peak[rows[p]] ? *bytes : peak[rows[p]];
         }
-        if (week->events[i].is_begin)
-            load += (double)session->bytes * (double)(session->end_ns - session->begin_ns);
+        if (week->events[i].is_start)
+            byte_ns += (double)session->bytes * (double)(session->end_ns - session->start_ns);
     }
     printf("%.0f hours of two services on a GPU of %.0f GiB, %zu sessions: all sessions and the "
            "weights "
@@ -393,8 +396,8 @@ static void print_week(const struct week *week, double hours, unsigned return_ms
            "%.1f and %.1f GiB at the peaks of the services, %.1f GiB at the common peak; "
            "budget_wait_ms: %u\n\n",
            hours, (double)GPU_BYTES / (double)GIB, week->count,
-           (weights + load / (hours * 3600e9)) / (double)GIB, (double)peak[0] / (double)GIB,
-           (double)peak[1] / (double)GIB, (double)peak[SERVICES] / (double)GIB, return_ms);
+           (weights + byte_ns / (hours * 3600e9)) / (double)GIB, (double)peak[0] / (double)GIB,
+           (double)peak[1] / (double)GIB, (double)peak[SERVICES] / (double)GIB, wait_ms);
     for (unsigned i = 0; i < MODES; i++)
         printf("  %-16s%s\n", mode[i].name, mode[i].description);
     printf("\n");
@@ -405,25 +408,25 @@ int main(int argc, char **argv)
     static struct outcome outcome[MODES];
     char folder[] = "/dev/shm/xseg-bench-XXXXXX", budget_path[64];
     double hours = WEEK_HOURS;
-    unsigned return_ms = 200;
+    unsigned wait_ms = 200;
 
     for (int i = 1; i < argc; i++) {
         if (i + 1 < argc && strcmp(argv[i], "--hours") == 0) {
             hours = strtod(argv[++i], NULL);
         } else if (i + 1 < argc && strcmp(argv[i], "--return-ms") == 0) {
-            return_ms = (unsigned)strtoul(argv[++i], NULL, 10);
+            wait_ms = (unsigned)strtoul(argv[++i], NULL, 10);
         } else {
             (void)fprintf(stderr, "usage: %s [--hours H] [--return-ms MS]\n", argv[0]);
             return 2;
         }
     }
-    const struct week week = week_make(hours);
+    const struct week week = week_create(hours);
     require(mkdtemp(folder) != NULL, folder);
     (void)snprintf(budget_path, sizeof(budget_path), "%s/budget_path", folder);
-    print_week(&week, hours, return_ms);
+    print_week(&week, hours, wait_ms);
     for (unsigned i = 0; i < MODES; i++) {
-        run(&mode[i], &week, budget_path, return_ms, &outcome[i]);
-        (void)fprintf(stderr, "%s: %.1f s\n", mode[i].name, outcome[i].took_s);
+        run_mode(&mode[i], &week, budget_path, wait_ms, &outcome[i]);
+        (void)fprintf(stderr, "%s: %.1f s\n", mode[i].name, outcome[i].elapsed_s);
         (void)unlink(budget_path);
     }
     (void)rmdir(folder);

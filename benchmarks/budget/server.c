@@ -11,13 +11,13 @@
 #include "xseg/sim.h"
 #include "xseg/xseg.h"
 
-#define TICK_NS  (10 * SECOND_NS)
-#define BEGIN_NS (300 * MILLISECOND_NS)
-#define END_NS   (50 * MILLISECOND_NS)
+#define DECAY_INTERVAL_NS (10 * SECOND_NS)
+#define START_WORK_NS     (300 * MILLISECOND_NS)
+#define END_WORK_NS       (50 * MILLISECOND_NS)
 
-/* Maximum driver time of a tick in microseconds; ticks run between requests. */
-#define TICK_BUDGET_US 100000u
-#define NON_BLOCKING   1u
+/* Maximum driver time of a decay pass in microseconds; the passes run between requests. */
+#define DECAY_BUDGET_US 100000u
+#define NON_BLOCKING    1u
 
 /* Driver functions, declared with plain C types. */
 int cuInit(unsigned flags);
@@ -35,7 +35,7 @@ struct state {
     xseg_stream stream[SERVICES];
     void *weights[SERVICES];
     void *(*blocks)[BLOCKS_MAX]; /* of each session */
-    bool ticks;
+    bool runs_decay;
 };
 
 void require(bool condition, const char *operation)
@@ -51,12 +51,12 @@ void require(bool condition, const char *operation)
 
 /* --- Server process. --- */
 
-static uint64_t read_machine_clock(void)
+static uint64_t read_host_clock(void)
 {
-    struct timespec now = {0};
+    struct timespec time = {0};
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * SECOND_NS + (uint64_t)time.tv_nsec;
 }
 
 static uint64_t read_simulated_clock(void *context)
@@ -77,18 +77,18 @@ static bool trim_due(struct xseg_allocator *allocator)
     const struct xseg_trim_options options = {
         .struct_size = sizeof(options),
         .due_only = true,
-        .max_us = TICK_BUDGET_US,
+        .max_us = DECAY_BUDGET_US,
     };
 
     return xseg_trim(allocator, NULL, &options, NULL) == XSEG_OK;
 }
 
-/* Driver calls also advance the clock, so it may be past `at_ns`. */
-static void move_clock(const struct state *state, uint64_t at_ns)
+/* Driver calls also advance the clock, so the clock may be past `time_ns`. */
+static void advance_clock(const struct state *state, uint64_t time_ns)
 {
-    for (uint64_t now = xseg_sim_clock(); now < at_ns; now = xseg_sim_clock()) {
-        xseg_sim_advance(at_ns - now < TICK_NS ? at_ns - now : TICK_NS);
-        require(!state->ticks || trim_due(state->allocator), "xseg_trim");
+    for (uint64_t now = xseg_sim_clock(); now < time_ns; now = xseg_sim_clock()) {
+        xseg_sim_advance(time_ns - now < DECAY_INTERVAL_NS ? time_ns - now : DECAY_INTERVAL_NS);
+        require(!state->runs_decay || trim_due(state->allocator), "xseg_trim");
     }
 }
 
@@ -99,46 +99,48 @@ static void free_blocks(const struct state *state, uint32_t session, unsigned co
 }
 
 /* Allocate all blocks of a session, or none. */
-static bool allocate(const struct state *state, uint32_t number)
+static bool allocate_session(const struct state *state, uint32_t index)
 {
-    const struct session *session = &state->week->sessions[number];
+    const struct session *session = &state->week->sessions[index];
 
     for (unsigned i = 0; i < session->count; i++) {
         const xseg_status status =
             xseg_alloc(state->allocator, 0, session->block[i], state->stream[session->service],
-                       &state->blocks[number][i]);
+                       &state->blocks[index][i]);
 
         require(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT,
                 "xseg_alloc");
         if (status != XSEG_OK) {
-            free_blocks(state, number, i);
+            free_blocks(state, index, i);
             return false;
         }
     }
     return true;
 }
 
-static void begin(const struct state *state, uint32_t number, struct server_response *response)
+static void begin_session(const struct state *state, uint32_t index,
+                          struct server_response *response)
 {
     const uint64_t driver_ns = xseg_sim_driver_time(), waits = count_waits();
-    const uint64_t host_ns = read_machine_clock();
+    const uint64_t host_ns = read_host_clock();
 
-    response->served = allocate(state, number);
-    response->host_ns = read_machine_clock() - host_ns;
+    response->served = allocate_session(state, index);
+    response->host_ns = read_host_clock() - host_ns;
     response->driver_ns = xseg_sim_driver_time() - driver_ns;
     response->waits = count_waits() - waits;
     if (response->served)
-        require(xseg_sim_launch(state->stream[state->week->sessions[number].service], BEGIN_NS) ==
-                    XSEG_OK,
+        require(xseg_sim_launch(state->stream[state->week->sessions[index].service],
+                                START_WORK_NS) == XSEG_OK,
                 "xseg_sim_launch");
 }
 
-static void end(const struct state *state, uint32_t number)
+static void end_session(const struct state *state, uint32_t index)
 {
-    const struct session *session = &state->week->sessions[number];
+    const struct session *session = &state->week->sessions[index];
 
-    require(xseg_sim_launch(state->stream[session->service], END_NS) == XSEG_OK, "xseg_sim_launch");
-    free_blocks(state, number, session->count);
+    require(xseg_sim_launch(state->stream[session->service], END_WORK_NS) == XSEG_OK,
+            "xseg_sim_launch");
+    free_blocks(state, index, session->count);
 }
 
 /* The simulator removes the shared host when its last process resets it. */
@@ -153,19 +155,20 @@ static void close_allocator(struct state *state)
     require(xseg_sim_reset(&unshared) == XSEG_OK, "xseg_sim_reset");
 }
 
-static struct server_response handle(struct state *state, const struct server_command *command)
+static struct server_response handle_command(struct state *state,
+                                             const struct server_command *command)
 {
     struct xseg_statistics stats = {sizeof(stats)};
     struct server_response response = {0};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
 
-    move_clock(state, command->at_ns);
+    advance_clock(state, command->time_ns);
     if (command->task == SERVER_BEGIN)
-        begin(state, command->session, &response);
+        begin_session(state, command->session, &response);
     else if (command->task == SERVER_END)
-        end(state, command->session);
-    where.device = 0;
-    require(xseg_stats_get(state->allocator, &where, &stats) == XSEG_OK, "xseg_stats_get");
+        end_session(state, command->session);
+    scope.device = 0;
+    require(xseg_stats_get(state->allocator, &scope, &stats) == XSEG_OK, "xseg_stats_get");
     response.physical = stats.physical_bytes;
     response.all_driver_ns = xseg_sim_driver_time();
     for (unsigned i = 0; i < CALLS; i++)
@@ -175,16 +178,16 @@ static struct server_response handle(struct state *state, const struct server_co
     return response;
 }
 
-static void open_allocator(struct state *state, const struct server_machine *machine,
-                           unsigned served, const char *config)
+static void open_allocator(struct state *state, const struct server_host *host,
+                           unsigned service_mask, const char *config)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_options options = {sizeof(options)};
     void *context = NULL;
 
     settings.costs = "a100";
-    settings.memory_bytes = machine->memory_bytes;
-    settings.shared = machine->name;
+    settings.memory_bytes = host->memory_bytes;
+    settings.shared = host->name;
     require(xseg_sim_reset(&settings) == XSEG_OK, "xseg_sim_reset");
     require(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 &&
                 cuCtxPushCurrent_v2(context) == 0,
@@ -193,7 +196,7 @@ static void open_allocator(struct state *state, const struct server_machine *mac
     options.clock = read_simulated_clock;
     require(xseg_open(config, &options, &state->allocator) == XSEG_OK, "xseg_open");
     for (unsigned i = 0; i < SERVICES; i++) {
-        if ((served >> i & 1) == 0)
+        if ((service_mask >> i & 1) == 0)
             continue;
         require(cuStreamCreate(&state->stream[i], NON_BLOCKING) == 0, "cuStreamCreate");
         require(xseg_alloc(state->allocator, 0, services[i].weight_bytes, state->stream[i],
@@ -204,10 +207,10 @@ static void open_allocator(struct state *state, const struct server_machine *mac
 
 /* --- Parent process. --- */
 
-struct server server_start(const struct server_machine *machine, const struct week *week,
-                           unsigned served, const char *config, bool ticks)
+struct server server_start(const struct server_host *host, const struct week *week,
+                           unsigned service_mask, const char *config, bool runs_decay)
 {
-    struct state state = {.week = week, .ticks = ticks};
+    struct state state = {.week = week, .runs_decay = runs_decay};
     struct server_command command = {0};
     struct server server;
     int sockets[2];
@@ -218,16 +221,16 @@ struct server server_start(const struct server_machine *machine, const struct we
     require(server.pid >= 0, "fork");
     if (server.pid != 0) {
         (void)close(sockets[1]);
-        (void)server_do(&server, command);
+        (void)server_execute(&server, command);
         return server;
     }
     (void)close(sockets[0]);
     state.blocks = calloc(week->count + 1, sizeof(*state.blocks));
     require(state.blocks != NULL, "out of host memory");
-    open_allocator(&state, machine, served, config);
+    open_allocator(&state, host, service_mask, config);
     while (command.task != SERVER_CLOSE &&
            read(sockets[1], &command, sizeof(command)) == (ssize_t)sizeof(command)) {
-        const struct server_response response = handle(&state, &command);
+        const struct server_response response = handle_command(&state, &command);
 
         require(write(sockets[1], &response, sizeof(response)) == (ssize_t)sizeof(response),
                 "write");
@@ -236,7 +239,7 @@ struct server server_start(const struct server_machine *machine, const struct we
     _exit(command.task == SERVER_CLOSE ? 0 : 1);
 }
 
-struct server_response server_do(const struct server *server, struct server_command command)
+struct server_response server_execute(const struct server *server, struct server_command command)
 {
     struct server_response response = {0};
 
@@ -246,10 +249,10 @@ struct server_response server_do(const struct server *server, struct server_comm
     return response;
 }
 
-struct server_response server_end(const struct server *server, uint64_t at_ns)
+struct server_response server_stop(const struct server *server, uint64_t time_ns)
 {
-    const struct server_command command = {.task = SERVER_CLOSE, .at_ns = at_ns};
-    const struct server_response response = server_do(server, command);
+    const struct server_command command = {.task = SERVER_CLOSE, .time_ns = time_ns};
+    const struct server_response response = server_execute(server, command);
     int result = 1;
 
     (void)close(server->socket);

@@ -3,7 +3,7 @@
  * Pseudo-random sessions of two services over a week.  They depend only on the seeds and on libm.
  *
  * The rate of sessions follows the hour of the day, is lower at the weekend, and has bursts.  The services have different
- * seeds, so their peaks are independent.  A session holds blocks of different sizes from its begin to its end.
+ * seeds, so their peaks are independent.  A session has blocks of different sizes from its start to its end.
  */
 #ifndef BENCHMARKS_BUDGET_SESSIONS_H
 #define BENCHMARKS_BUDGET_SESSIONS_H
@@ -23,24 +23,24 @@
 struct service {
     const char *name;
     uint64_t seed;         /* not 0 */
-    double hourly;         /* sessions per hour, on average over a working day without bursts */
-    double noon;           /* hour of the day with the highest rate */
+    double hourly_rate;    /* sessions per hour, on average over a working day without bursts */
+    double peak_hour;      /* hour of the day with the highest rate */
     uint64_t weight_bytes; /* permanent memory */
 };
 
 struct session {
     unsigned service;
-    uint64_t begin_ns, end_ns;
+    uint64_t start_ns, end_ns;
     uint64_t bytes; /* of all blocks */
     unsigned count;
     uint64_t block[BLOCKS_MAX]; /* bytes */
 };
 
-/* The begin or the end of a session. */
+/* The start or the end of a session. */
 struct event {
-    uint64_t at_ns;
+    uint64_t time_ns;
     uint32_t session;
-    uint32_t is_begin;
+    uint32_t is_start;
 };
 
 struct week {
@@ -51,7 +51,7 @@ struct week {
 
 extern const struct service services[SERVICES];
 
-/* The first hours of the week; the caller frees both arrays.  Ends the program if host memory is exhausted. */
-struct week week_make(double hours);
+/* Create the first hours of the week; the caller frees both arrays.  Ends the program if host memory is exhausted. */
+struct week week_create(double hours);
 
 #endif

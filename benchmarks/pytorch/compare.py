@@ -100,14 +100,14 @@ class Worker:
         self.process.stdout.close()
 
 
-def run_round(number, mode, options, values):
+def run_round(round_number, mode, options, values):
     """Run a round: each row on both allocators in turn, with alternating order."""
     workers = [Worker(name, mode, options) for name in (["own"] if options.alone else ["own", "xseg"])]
     try:
         for row in options.rows:
             results = {worker.name: [] for worker in workers}
             for turn in range(TURNS):
-                for worker in workers if (number + turn) % 2 == 0 else reversed(workers):
+                for worker in workers if (round_number + turn) % 2 == 0 else reversed(workers):
                     results[worker.name].append(worker.measure(row))
             for name, turns in results.items():
                 entry = values.setdefault(row, {}).setdefault(name, {"ns": [], "blocks": turns[0]["blocks"]})
@@ -136,12 +136,12 @@ def ratio(entry):
     return min(entry["own"]["ns"]) / min(entry["xseg"]["ns"]) if "xseg" in entry else None
 
 
-def misses_target(row, entry, bound):
+def misses_target(row, entry, tolerance):
     """Whether a row misses its target."""
     quotient = ratio(entry)
     if quotient is None:
         return False
-    return quotient < TARGETS[row] if row in TARGETS else quotient < 1 - bound
+    return quotient < TARGETS[row] if row in TARGETS else quotient < 1 - tolerance
 
 
 def lines(measured):
@@ -150,27 +150,27 @@ def lines(measured):
            f"{'ratio':>8}{'target':>9}{'blocks':>8}")
     yield "-" * 98
     for mode, values in measured.items():
-        bound = noise(values)
+        tolerance = noise(values)
         for row, entry in values.items():
             cells = ""
             for name in ("own", "xseg"):
                 times = entry[name]["ns"] if name in entry else []
-                cells += (f"{speed.short(min(times) / 1000):>10}{100 * spread(times):>7.1f}%" if times
+                cells += (f"{speed.format_value(min(times) / 1000):>10}{100 * spread(times):>7.1f}%" if times
                           else f"{'-':>10}{'-':>8}")
             quotient = ratio(entry)
             target = f"{TARGETS[row]} x" if row in TARGETS else "1 x"
-            mark = "*" if misses_target(row, entry, bound) else ""
+            mark = "*" if misses_target(row, entry, tolerance) else ""
             yield (f"{mode:<11}{row:<26}{cells}{f'{quotient:.2f}' if quotient else '-':>8}{target:>8}{mark:<1}"
                    f"{entry['own']['blocks']:>8}").rstrip()
-        yield f"{mode}: rows slower by more than {100 * bound:.1f} % miss the target"
+        yield f"{mode}: rows slower by more than {100 * tolerance:.1f} % miss the target"
 
 
 def write_bars(measured, path):
-    """Write the bars of the picture: number, row, and the ratios with expandable and with classic segments."""
+    """Write the bars of the picture: index, row, and the ratios with expandable and with classic segments."""
     with path.open("w", encoding="utf-8") as file:
-        for number, row in enumerate(measured["expandable"]):
+        for index, row in enumerate(measured["expandable"]):
             ratios = [ratio(measured[mode][row]) or 0 for mode in MODES]
-            file.write(f'{number}\t"{row}"\t{ratios[0]:.3f}\t{ratios[1]:.3f}\n')
+            file.write(f'{index}\t"{row}"\t{ratios[0]:.3f}\t{ratios[1]:.3f}\n')
 
 
 def parse():
@@ -199,9 +199,9 @@ def main():
     print(line, flush=True)
     try:
         for mode in MODES:
-            for number in range(options.rounds):
-                speed.show_progress(f"{mode}: round {number + 1} of {options.rounds}")
-                about = run_round(number, mode, options, measured.setdefault(mode, {}))
+            for round_number in range(options.rounds):
+                speed.show_progress(f"{mode}: round {round_number + 1} of {options.rounds}")
+                about = run_round(round_number, mode, options, measured.setdefault(mode, {}))
     except Failed as error:
         sys.exit(f"compare.py: {error}")
     speed.show_progress("")

@@ -28,35 +28,35 @@ class Layer(torch.nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.before, self.between = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.attention_norm, self.mlp_norm = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
         self.query_key_value = torch.nn.Linear(width, 3 * width)
         self.project = torch.nn.Linear(width, width)
         self.widen, self.narrow = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
 
     def forward(self, x, cached=None):
         """The output, and the keys and values: the cached ones, followed by those of x."""
-        query, key, value = self.query_key_value(self.before(x)).chunk(3, dim=-1)
+        query, key, value = self.query_key_value(self.attention_norm(x)).chunk(3, dim=-1)
         if cached is not None:
             key, value = torch.cat((cached[0], key), dim=1), torch.cat((cached[1], value), dim=1)
         weights = torch.softmax(query @ key.transpose(1, 2) / key.shape[-1] ** 0.5, dim=-1)
         x = x + self.project(weights @ value)
-        return x + self.narrow(torch.nn.functional.gelu(self.widen(self.between(x)))), (key, value)
+        return x + self.narrow(torch.nn.functional.gelu(self.widen(self.mlp_norm(x)))), (key, value)
 
 
 class Model(torch.nn.Module):
     """An embedding, the layers, and the scores of the next token."""
 
-    def __init__(self, layers, width, words):
+    def __init__(self, layers, width, vocabulary):
         super().__init__()
-        self.embed = torch.nn.Embedding(words, width)
+        self.embed = torch.nn.Embedding(vocabulary, width)
         self.layers = torch.nn.ModuleList(Layer(width) for _ in range(layers))
-        self.score = torch.nn.Linear(width, words)
+        self.score = torch.nn.Linear(width, vocabulary)
 
     def forward(self, tokens, cached=None):
         """Scores, and the keys and values of each layer."""
         x, cache = self.embed(tokens), []
-        for number, layer in enumerate(self.layers):
-            x, pair = layer(x, cached[number] if cached else None)
+        for index, layer in enumerate(self.layers):
+            x, pair = layer(x, cached[index] if cached else None)
             cache.append(pair)
         return self.score(x), cache
 
@@ -92,10 +92,10 @@ def public_raw():
 
 def record_stream():
     """A tensor that a second stream also uses: its free waits for an event."""
-    device, side = torch.device("cuda"), torch.cuda.Stream()
+    device, second_stream = torch.device("cuda"), torch.cuda.Stream()
 
     def operation():
-        torch.empty(MIB, dtype=torch.uint8, device=device).record_stream(side)
+        torch.empty(MIB, dtype=torch.uint8, device=device).record_stream(second_stream)
     return operation
 
 
@@ -113,7 +113,7 @@ def empty_cache():
 
 def training_step():
     """Forward pass, backward pass and optimizer step of a small language model."""
-    model = Model(layers=6, width=256, words=1024).cuda()
+    model = Model(layers=6, width=256, vocabulary=1024).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     tokens = torch.zeros(8, 128, dtype=torch.long, device="cuda")
 
@@ -127,7 +127,7 @@ def training_step():
 
 def inference_step():
     """Generate one token of eight sequences, whose keys and values are reset after 64 tokens."""
-    model = Model(layers=4, width=256, words=1024).cuda().eval()
+    model = Model(layers=4, width=256, vocabulary=1024).cuda().eval()
     token = torch.zeros(8, 1, dtype=torch.long, device="cuda")
     cache = None
 
@@ -152,10 +152,10 @@ ROWS = {"empty(0)": lambda: empty(0),
 
 def batch(operation, count):
     """CPU time of `count` operations in ns."""
-    began = time.process_time_ns()
+    start = time.process_time_ns()
     for _ in range(count):
         operation()
-    return time.process_time_ns() - began
+    return time.process_time_ns() - start
 
 
 def measure(operation):
@@ -166,9 +166,9 @@ def measure(operation):
     operation()
     blocks = torch.cuda.memory_stats()["allocation.all.allocated"] - before
     count = 1
-    while (took := batch(operation, count)) < BATCH_NS // 4:
+    while (elapsed := batch(operation, count)) < BATCH_NS // 4:
         count *= 2
-    count = max(1, round(count * BATCH_NS / took))
+    count = max(1, round(count * BATCH_NS / elapsed))
     return min(batch(operation, count) for _ in range(BATCHES)) / count, blocks
 
 

@@ -40,7 +40,7 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 
 /* --- Memory. --- */
 
-/* The number of granules of `tokens` tokens, rounded up to whole blocks. */
+/* Get the number of granules of `tokens` tokens, which are rounded up to whole blocks. */
 static uint32_t granules_of(const struct engine *engine, uint32_t tokens)
 {
     const uint64_t blocks = (tokens + BLOCK - 1) / BLOCK;
@@ -104,32 +104,32 @@ static void set_needed(struct engine *engine, struct slot *slot, uint32_t granul
 }
 
 /* Commit the first granules of a slot, which its tokens need. */
-static void commit(struct engine *engine, struct slot *slot, uint32_t granules)
+static void commit_slot(struct engine *engine, struct slot *slot, uint32_t granules)
 {
-    const uint32_t more = granules > slot->granules ? granules - slot->granules : 0;
+    const uint32_t added = granules > slot->granules ? granules - slot->granules : 0;
 
-    if (more != 0 && !engine->gpu->mode->halves)
+    if (added != 0 && !engine->gpu->mode->halves)
         require(xseg_range_commit(engine->range, offset_of(engine, slot, slot->granules),
-                                  more * engine->granule, engine->stream) == XSEG_OK,
+                                  added * engine->granule, engine->stream) == XSEG_OK,
                 "xseg_range_commit");
-    engine->ended += more;
-    slot->granules += more;
+    engine->ended += added;
+    slot->granules += added;
     set_needed(engine, slot, granules);
 }
 
 /* Decommit the last granules of a slot, ordered after the last queued step. */
 static void decommit_last(struct engine *engine, struct slot *slot, uint32_t granules)
 {
-    const uint32_t left = slot->granules - granules;
+    const uint32_t remaining = slot->granules - granules;
 
     if (!engine->gpu->mode->halves)
-        require(xseg_range_decommit(engine->range, offset_of(engine, slot, left),
+        require(xseg_range_decommit(engine->range, offset_of(engine, slot, remaining),
                                     granules * engine->granule, engine->stream) == XSEG_OK,
                 "xseg_range_decommit");
-    engine->ended -= slot->granules - (uint64_t)max_u64(left, slot->shared);
-    slot->granules = left;
-    slot->shared = min_u32(slot->shared, left);
-    slot->passed_ns = engine->end_ns;
+    engine->ended -= slot->granules - (uint64_t)max_u64(remaining, slot->shared);
+    slot->granules = remaining;
+    slot->shared = min_u32(slot->shared, remaining);
+    slot->decommit_end_ns = engine->end_ns;
 }
 
 /* Decommit a portion of the granules of ended sequences, in the order of their ends. */
@@ -143,36 +143,37 @@ static void decommit_portion(struct engine *engine)
         for (uint32_t i = 0; i < engine->model->slots; i++) {
             struct slot *slot = &engine->slot[i];
 
-            if (slot->granules > slot->needed && (oldest == NULL || slot->order < oldest->order))
+            if (slot->granules > slot->needed &&
+                (oldest == NULL || slot->end_order < oldest->end_order))
                 oldest = slot;
         }
         if (oldest == NULL)
             return;
-        const uint32_t part = min_u32(portion, oldest->granules - oldest->needed);
-        decommit_last(engine, oldest, part);
-        portion -= part;
+        const uint32_t count = min_u32(portion, oldest->granules - oldest->needed);
+        decommit_last(engine, oldest, count);
+        portion -= count;
     }
 }
 
 /* --- End of sequences. --- */
 
 /* Free the slot of the running sequence at an index. */
-static void free_slot(struct engine *engine, uint32_t at)
+static void free_slot(struct engine *engine, uint32_t index)
 {
-    struct slot *slot = &engine->slot[engine->running[at]];
+    struct slot *slot = &engine->slot[engine->running[index]];
     const struct request *request = &engine->requests[slot->request];
-    const uint32_t whole = granules_of(engine, slot->tokens + slot->prompt);
+    const uint32_t prompt_granules = granules_of(engine, slot->tokens + slot->prompt);
 
     if (slot->prompt != 0)
-        engine->promised -= whole - slot->needed;
+        engine->promised -= prompt_granules - slot->needed;
     engine->tokens -= slot->tokens;
-    if (engine->gpu->mode->shares)
+    if (engine->gpu->mode->shares_prompts)
         engine->tokens += system_tokens(engine, request->system);
     set_needed(engine, slot, 0);
     slot->is_used = false;
-    slot->order = ++engine->endings;
-    for (; at + 1 < engine->running_count; at++)
-        engine->running[at] = engine->running[at + 1];
+    slot->end_order = ++engine->ended_count;
+    for (; index + 1 < engine->running_count; index++)
+        engine->running[index] = engine->running[index + 1];
     engine->running_count--;
 }
 
@@ -181,24 +182,24 @@ static void end_sequences(struct engine *engine)
 {
     const uint64_t now = xseg_sim_clock();
 
-    for (uint32_t at = engine->running_count; at-- > 0;) {
-        const struct slot *slot = &engine->slot[engine->running[at]];
+    for (uint32_t index = engine->running_count; index-- > 0;) {
+        const struct slot *slot = &engine->slot[engine->running[index]];
 
-        if (slot->left != 0 || slot->done_ns > now)
+        if (slot->remaining != 0 || slot->last_step_end_ns > now)
             continue;
         engine->counters.served++;
-        free_slot(engine, at);
+        free_slot(engine, index);
     }
 }
 
-/* Memory is low: interrupt the youngest sequence, and recompute it later. */
-static void interrupt(struct engine *engine)
+/* Interrupt the youngest sequence because memory is low.  It is recomputed later. */
+static void interrupt_youngest(struct engine *engine)
 {
     const struct slot *slot = &engine->slot[engine->running[engine->running_count - 1]];
 
-    if (slot->left == 0)
-        return; /* it ends with the running step */
-    engine->made[slot->request] = engine->requests[slot->request].output - slot->left;
+    if (slot->remaining == 0)
+        return; /* the sequence ends with the running step */
+    engine->generated[slot->request] = engine->requests[slot->request].output - slot->remaining;
     engine->waiting_first = (engine->waiting_first - 1) % QUEUE;
     engine->waiting[engine->waiting_first] = slot->request;
     engine->waiting_count++;
@@ -209,15 +210,15 @@ static void interrupt(struct engine *engine)
 /* --- Start of sequences. --- */
 
 /* Whether a slot is usable with shared system prompts: it has no pending unmap, or the same system prompt. */
-static bool is_usable(const struct engine *engine, const struct slot *slot, uint32_t system)
+static bool is_usable_slot(const struct engine *engine, const struct slot *slot, uint32_t system)
 {
     if (slot->granules == 0)
-        return slot->passed_ns <= xseg_sim_clock();
+        return slot->decommit_end_ns <= xseg_sim_clock();
     return slot->shared != 0 && slot->shared == system_granules(engine, system) &&
            engine->requests[slot->request].system == system;
 }
 
-/* Choose the free slot with the most committed memory, and among equal ones the one that was freed last. */
+/* Choose the free slot with the most committed memory; among equal slots, the one that was freed last. */
 static struct slot *choose_slot(struct engine *engine, uint32_t system)
 {
     struct slot *best = NULL;
@@ -225,32 +226,33 @@ static struct slot *choose_slot(struct engine *engine, uint32_t system)
     for (uint32_t i = 0; i < engine->model->slots; i++) {
         struct slot *slot = &engine->slot[i];
 
-        if (slot->is_used || (engine->gpu->mode->shares && !is_usable(engine, slot, system)))
+        if (slot->is_used ||
+            (engine->gpu->mode->shares_prompts && !is_usable_slot(engine, slot, system)))
             continue;
         if (best == NULL || slot->granules > best->granules ||
-            (slot->granules == best->granules && slot->order > best->order))
+            (slot->granules == best->granules && slot->end_order > best->end_order))
             best = slot;
     }
     return best;
 }
 
 /* Map the pages of a system prompt at the start of a slot.  Returns the number of its tokens that are already computed. */
-static uint32_t share(struct engine *engine, struct slot *slot, uint32_t system)
+static uint32_t map_system_prompt(struct engine *engine, struct slot *slot, uint32_t system)
 {
-    struct slot *own = &engine->slot[engine->model->slots + system];
+    struct slot *prompt_slot = &engine->slot[engine->model->slots + system];
     const uint32_t granules = system_granules(engine, system),
                    tokens = system_tokens(engine, system);
-    const bool is_computed = own->is_used;
+    const bool is_computed = prompt_slot->is_used;
 
     if (!is_computed) {
-        own->is_used = true;
+        prompt_slot->is_used = true;
         engine->tokens += tokens;
-        commit(engine, own, granules);
+        commit_slot(engine, prompt_slot, granules);
     }
     if (slot->granules == 0) {
         require(xseg_range_alias(engine->range, offset_of(engine, slot, 0),
                                  granules * engine->granule, engine->range,
-                                 offset_of(engine, own, 0)) == XSEG_OK,
+                                 offset_of(engine, prompt_slot, 0)) == XSEG_OK,
                 "xseg_range_alias");
         engine->counters.shared += granules;
         slot->granules = slot->shared = granules;
@@ -258,38 +260,38 @@ static uint32_t share(struct engine *engine, struct slot *slot, uint32_t system)
     return is_computed ? tokens : 0;
 }
 
-static void record_wait(struct engine *engine, uint32_t number)
+static void record_wait(struct engine *engine, uint32_t request_index)
 {
-    const uint64_t waited = xseg_sim_clock() - engine->requests[number].arrival_ns;
+    const uint64_t wait_ns = xseg_sim_clock() - engine->requests[request_index].arrival_ns;
 
-    if (engine->made[number] != 0)
+    if (engine->generated[request_index] != 0)
         return;
     engine->counters.admitted++;
-    engine->counters.waited_ns += waited;
-    engine->counters.waited_worst_ns = max_u64(engine->counters.waited_worst_ns, waited);
+    engine->counters.wait_ns += wait_ns;
+    engine->counters.max_wait_ns = max_u64(engine->counters.max_wait_ns, wait_ns);
 }
 
 /* Start a request in a slot. */
-static void start_sequence(struct engine *engine, struct slot *slot, uint32_t number)
+static void start_sequence(struct engine *engine, struct slot *slot, uint32_t request_index)
 {
-    const struct request *request = &engine->requests[number];
-    const uint32_t prompt = request->prompt + engine->made[number];
+    const struct request *request = &engine->requests[request_index];
+    const uint32_t prompt = request->prompt + engine->generated[request_index];
     uint32_t computed = 0;
 
-    if (engine->gpu->mode->shares) {
-        computed = share(engine, slot, request->system);
+    if (engine->gpu->mode->shares_prompts) {
+        computed = map_system_prompt(engine, slot, request->system);
         /* The first sequence computes the system prompt in the shared pages. */
         engine->tokens -= system_tokens(engine, request->system) - computed;
     }
     slot->is_used = true;
-    slot->request = number;
+    slot->request = request_index;
     slot->tokens = computed;
     slot->prompt = prompt - computed;
-    slot->left = request->output - engine->made[number];
+    slot->remaining = request->output - engine->generated[request_index];
     set_needed(engine, slot, slot->shared);
     engine->promised += granules_of(engine, prompt) - slot->needed;
     engine->running[engine->running_count++] = (uint32_t)(slot - engine->slot);
-    record_wait(engine, number);
+    record_wait(engine, request_index);
 }
 
 /* Start requests in order of arrival while there is memory for their prompts. */
@@ -306,16 +308,17 @@ static void admit(struct engine *engine)
     if (engine->waiting_count != 0)
         poll_events(engine);
     while (engine->waiting_count != 0) {
-        const uint32_t number = engine->waiting[engine->waiting_first];
-        const struct request *request = &engine->requests[number];
+        const uint32_t request_index = engine->waiting[engine->waiting_first];
+        const struct request *request = &engine->requests[request_index];
         struct slot *slot = choose_slot(engine, request->system);
 
         if (slot == NULL ||
-            !has_memory(engine, granules_of(engine, request->prompt + engine->made[number]) *
-                                        engine->granule +
-                                    WATERMARK))
+            !has_memory(engine,
+                        granules_of(engine, request->prompt + engine->generated[request_index]) *
+                                engine->granule +
+                            WATERMARK))
             return;
-        start_sequence(engine, slot, number);
+        start_sequence(engine, slot, request_index);
         engine->waiting_first = (engine->waiting_first + 1) % QUEUE;
         engine->waiting_count--;
     }
@@ -323,101 +326,102 @@ static void admit(struct engine *engine)
 
 /* --- Steps. --- */
 
-/* Commit memory for the tokens that a step adds to a sequence.  Without memory, returns false: the sequence skips the step. */
-static bool extend(struct engine *engine, struct slot *slot, uint32_t tokens)
+/* Commit memory for the tokens that a step adds to a sequence.  Returns false if memory is low; the sequence skips the step. */
+static bool commit_step(struct engine *engine, struct slot *slot, uint32_t tokens)
 {
     const uint32_t granules = granules_of(engine, slot->tokens + tokens);
     const uint32_t before = slot->needed;
 
-    slot->next = 0;
+    slot->step_tokens = 0;
     if (granules > slot->granules && slot->prompt == 0 &&
         !has_memory(engine, (granules - slot->granules) * engine->granule))
         return false;
     if (granules > slot->needed)
-        commit(engine, slot, granules);
+        commit_slot(engine, slot, granules);
     if (slot->prompt != 0)
         engine->promised -= slot->needed - before;
-    slot->next = tokens;
+    slot->step_tokens = tokens;
     return true;
 }
 
 /* Commit memory for the next step.  Returns the number of prompt tokens that the step computes. */
-static uint32_t extend_all(struct engine *engine)
+static uint32_t commit_steps(struct engine *engine)
 {
     uint32_t chunk = CHUNK;
-    bool is_short = false;
+    bool is_memory_low = false;
 
-    for (uint32_t at = 0; at < engine->running_count; at++) {
-        struct slot *slot = &engine->slot[engine->running[at]];
+    for (uint32_t index = 0; index < engine->running_count; index++) {
+        struct slot *slot = &engine->slot[engine->running[index]];
 
-        slot->next = 0;
+        slot->step_tokens = 0;
         if (slot->prompt != 0) {
-            const uint32_t part = min_u32(chunk, slot->prompt);
+            const uint32_t tokens = min_u32(chunk, slot->prompt);
 
-            if (part != 0 && extend(engine, slot, part))
-                chunk -= part;
-        } else if (slot->left != 0 && !extend(engine, slot, 1)) {
-            is_short = true;
+            if (tokens != 0 && commit_step(engine, slot, tokens))
+                chunk -= tokens;
+        } else if (slot->remaining != 0 && !commit_step(engine, slot, 1)) {
+            is_memory_low = true;
         }
     }
-    if (is_short)
-        interrupt(engine);
+    if (is_memory_low)
+        interrupt_youngest(engine);
     return CHUNK - chunk;
 }
 
-static void record_path(struct counters *counters, uint64_t ns)
+static void record_step(struct counters *counters, uint64_t ns)
 {
-    if (counters->steps == counters->path_capacity) {
-        counters->path_capacity = counters->path_capacity == 0 ? 4096 : 2 * counters->path_capacity;
-        counters->path_ns = realloc(counters->path_ns, counters->path_capacity * sizeof(uint64_t));
-        require(counters->path_ns != NULL, "out of host memory");
+    if (counters->steps == counters->step_capacity) {
+        counters->step_capacity = counters->step_capacity == 0 ? 4096 : 2 * counters->step_capacity;
+        counters->step_driver_ns =
+            realloc(counters->step_driver_ns, counters->step_capacity * sizeof(uint64_t));
+        require(counters->step_driver_ns != NULL, "out of host memory");
     }
-    counters->path_ns[counters->steps++] = ns;
+    counters->step_driver_ns[counters->steps++] = ns;
 }
 
 /* Count the tokens that the queued step generates. */
-static void make_tokens(struct engine *engine)
+static void count_tokens(struct engine *engine)
 {
-    for (uint32_t at = 0; at < engine->running_count; at++) {
-        struct slot *slot = &engine->slot[engine->running[at]];
+    for (uint32_t index = 0; index < engine->running_count; index++) {
+        struct slot *slot = &engine->slot[engine->running[index]];
 
-        if (slot->next == 0)
+        if (slot->step_tokens == 0)
             continue;
-        slot->tokens += slot->next;
-        engine->tokens += slot->next;
-        slot->prompt -= slot->prompt != 0 ? slot->next : 0;
+        slot->tokens += slot->step_tokens;
+        engine->tokens += slot->step_tokens;
+        slot->prompt -= slot->prompt != 0 ? slot->step_tokens : 0;
         if (slot->prompt != 0)
             continue;
-        slot->left--;
-        slot->done_ns = engine->end_ns;
+        slot->remaining--;
+        slot->last_step_end_ns = engine->end_ns;
     }
 }
 
 /* Queue a step, which accesses the committed memory of its sequences. */
-static void launch(struct engine *engine, uint32_t prompt)
+static void launch_step(struct engine *engine, uint32_t prompt)
 {
     const struct model *model = engine->model;
-    struct xseg_sim_access touch[SLOTS_MAX];
-    uint32_t touches = 0, decoding = 0;
+    struct xseg_sim_access accesses[SLOTS_MAX];
+    uint32_t access_count = 0, decoding = 0;
 
-    for (uint32_t at = 0; at < engine->running_count; at++) {
-        const struct slot *slot = &engine->slot[engine->running[at]];
+    for (uint32_t index = 0; index < engine->running_count; index++) {
+        const struct slot *slot = &engine->slot[engine->running[index]];
 
         decoding += slot->prompt == 0;
         if (slot->needed != 0 && !engine->gpu->mode->halves)
-            touch[touches++] = (struct xseg_sim_access){engine->base + offset_of(engine, slot, 0),
-                                                        slot->needed * engine->granule};
+            accesses[access_count++] = (struct xseg_sim_access){
+                engine->base + offset_of(engine, slot, 0), slot->needed * engine->granule};
     }
     const double us = model->step_us + decoding * model->sequence_us + prompt * model->prompt_us;
-    engine->begin_ns = max_u64(xseg_sim_clock(), engine->end_ns);
-    engine->end_ns = engine->begin_ns + (uint64_t)(us * 1e3);
-    require(xseg_sim_launch_accessing(engine->stream, engine->end_ns - engine->begin_ns, touch,
-                                      touches) == XSEG_OK,
+    engine->start_ns = max_u64(xseg_sim_clock(), engine->end_ns);
+    engine->end_ns = engine->start_ns + (uint64_t)(us * 1e3);
+    require(xseg_sim_launch_accessing(engine->stream, engine->end_ns - engine->start_ns, accesses,
+                                      access_count) == XSEG_OK,
             "xseg_sim_launch_accessing");
-    make_tokens(engine);
+    count_tokens(engine);
 }
 
-/* No sequence runs: wait for pending unmaps, then for a request. */
+/* Set the time of the next action while no sequence runs: a poll of pending unmaps, or the start of a request. */
 static void wait_for_work(struct engine *engine, uint64_t until_ns)
 {
     const uint64_t now = xseg_sim_clock();
@@ -429,7 +433,7 @@ static void wait_for_work(struct engine *engine, uint64_t until_ns)
         wake = engine->requests[engine->next_request].arrival_ns;
     if (now < engine->end_ns && engine->end_ns < wake)
         wake = engine->end_ns;
-    /* More memory to decommit, or the other engine holds the memory. */
+    /* There is more memory to decommit, or the other engine holds the memory. */
     if ((engine->ended != 0 || engine->waiting_count != 0) && now + 1000000 < wake)
         wake = now + 1000000;
     engine->wake_ns = wake;
@@ -438,7 +442,7 @@ static void wait_for_work(struct engine *engine, uint64_t until_ns)
 /* Prepare pages for later commits while steps run, if there is memory. */
 static void prepare(const struct engine *engine)
 {
-    const uint64_t bytes = engine->gpu->mode->prepared * engine->granule;
+    const uint64_t bytes = engine->gpu->mode->prepared_pages * engine->granule;
 
     if (bytes == 0 || !has_memory(engine, bytes + WATERMARK))
         return;
@@ -455,7 +459,7 @@ void engine_pass(struct engine *engine, uint64_t until_ns)
     end_sequences(engine);
     admit(engine);
     decommit_portion(engine);
-    const uint32_t prompt = extend_all(engine);
+    const uint32_t prompt = commit_steps(engine);
     if (engine->running_count == 0) {
         wait_for_work(engine, until_ns);
         return;
@@ -464,12 +468,12 @@ void engine_pass(struct engine *engine, uint64_t until_ns)
     if (was_running && now > engine->end_ns) {
         counters->stalls++;
         counters->stall_ns += now - engine->end_ns;
-        counters->longest_stall_ns = max_u64(counters->longest_stall_ns, now - engine->end_ns);
+        counters->max_stall_ns = max_u64(counters->max_stall_ns, now - engine->end_ns);
     }
-    record_path(counters, xseg_sim_driver_time() - driver_ns);
-    launch(engine, prompt);
+    record_step(counters, xseg_sim_driver_time() - driver_ns);
+    launch_step(engine, prompt);
     prepare(engine);
-    engine->wake_ns = engine->begin_ns;
+    engine->wake_ns = engine->start_ns;
 }
 
 /* --- Open and close. --- */
@@ -487,9 +491,9 @@ void engine_open(struct engine *engine, struct gpu *gpu, const struct model *mod
     engine->gpu = gpu;
     engine->granule = options.page_bytes = granule;
     engine->slot_bytes = MAX_TOKENS * model->token_bytes;
-    engine->requests = requests_make(&model->traffic, until_ns, &engine->request_count);
-    engine->made = calloc(engine->request_count + 1, sizeof(*engine->made));
-    require(engine->made != NULL, "out of host memory");
+    engine->requests = requests_create(&model->traffic, until_ns, &engine->request_count);
+    engine->generated = calloc(engine->request_count + 1, sizeof(*engine->generated));
+    require(engine->generated != NULL, "out of host memory");
     require(cuStreamCreate(&engine->stream, NON_BLOCKING) == 0, "cuStreamCreate");
     const uint64_t bytes = halves ? half : (model->slots + SYSTEM_PROMPTS) * engine->slot_bytes;
     require(xseg_range_reserve(gpu->allocator, 0, bytes, &options, &engine->range) == XSEG_OK,
@@ -520,6 +524,6 @@ void engine_close(struct engine *engine)
                 "xseg_range_decommit");
     require(xseg_range_release(engine->range) == XSEG_OK, "xseg_range_release");
     free(engine->requests);
-    free(engine->made);
-    free(engine->counters.path_ns);
+    free(engine->generated);
+    free(engine->counters.step_driver_ns);
 }

@@ -39,37 +39,37 @@ struct model {
 struct mode {
     const char *name, *description;
     const char *config;
-    uint64_t granule;  /* page_bytes of the ranges */
-    bool halves;       /* each engine permanently commits half of the memory without weights */
-    uint32_t prepared; /* number of pages to prepare after each queued step */
-    bool shares;       /* system prompts are stored and computed once */
+    uint64_t granule; /* page_bytes of the ranges */
+    bool halves;      /* each engine permanently commits half of the memory without weights */
+    uint32_t prepared_pages; /* number of pages to prepare after each queued step */
+    bool shares_prompts;     /* system prompts are stored and computed once */
 };
 
 /* A slot of the range, and its sequence. */
 struct slot {
     bool is_used;
-    uint32_t granules;  /* committed, from the start of the slot on */
-    uint32_t shared;    /* number of leading granules with the shared pages of a system prompt */
-    uint32_t needed;    /* by the tokens; less than `granules` after the end of a sequence */
-    uint64_t passed_ns; /* end of the work that orders the last decommit */
-    uint64_t order;     /* of the ends of sequences */
+    uint32_t granules; /* committed, from the start of the slot on */
+    uint32_t shared;   /* number of leading granules with the shared pages of a system prompt */
+    uint32_t needed;   /* by the tokens; less than `granules` after the end of a sequence */
+    uint64_t decommit_end_ns; /* end of the work that orders the last decommit */
+    uint64_t end_order; /* number of ended sequences when the last sequence of the slot ended */
     uint32_t request;
-    uint32_t tokens;  /* in the cache */
-    uint32_t prompt;  /* tokens of the prompt that remain to be computed */
-    uint32_t left;    /* tokens that remain to be generated */
-    uint32_t next;    /* tokens that the next step adds to the cache; 0: it skips the step */
-    uint64_t done_ns; /* end of the step that generates the last token */
+    uint32_t tokens;      /* in the cache */
+    uint32_t prompt;      /* tokens of the prompt that remain to be computed */
+    uint32_t remaining;   /* tokens that remain to be generated */
+    uint32_t step_tokens; /* tokens that the next step adds to the cache; 0: it skips the step */
+    uint64_t last_step_end_ns; /* end of the step that generates the last token */
 };
 
 /* Counters of an engine. */
 struct counters {
-    uint64_t *path_ns; /* for each step: driver time before it was queued */
-    size_t steps, path_capacity;
+    uint64_t *step_driver_ns; /* for each step: driver time before the step was queued */
+    size_t steps, step_capacity;
     uint64_t stalls, stall_ns,
-        longest_stall_ns; /* the stream was idle because a step was queued late */
+        max_stall_ns; /* the stream was idle because a step was queued late */
     uint64_t served, interrupted, shared, admitted;
-    uint64_t waited_ns, waited_worst_ns; /* from the arrival of a request until it has a slot */
-    uint64_t peak;                       /* granules */
+    uint64_t wait_ns, max_wait_ns; /* from the arrival of a request until it has a slot */
+    uint64_t peak;                 /* granules */
 };
 
 struct engine {
@@ -79,19 +79,19 @@ struct engine {
     struct xseg_range *range;
     uint64_t base; /* of the range */
     struct request *requests;
-    uint32_t *made; /* tokens that each interrupted request has generated */
+    uint32_t *generated; /* tokens that each interrupted request has generated */
     size_t request_count, next_request;
     uint32_t waiting[QUEUE], waiting_first, waiting_count; /* ring of requests */
     struct slot slot[SLOTS_MAX + SYSTEM_PROMPTS];          /* the last slots hold system prompts */
     uint32_t running[SLOTS_MAX], running_count;            /* slots in order of arrival */
     uint64_t granule, slot_bytes;
     uint64_t needed,
-        ended; /* granules of live tokens, and of ended sequences; a shared page counts once */
-    uint64_t promised;         /* granules that the active prompts will need in addition */
-    uint64_t tokens;           /* live tokens; a shared token counts once */
-    uint64_t begin_ns, end_ns; /* of the last queued step */
+        ended;         /* granules of active and of ended sequences; a shared page counts once */
+    uint64_t promised; /* granules that the active prompts will need in addition */
+    uint64_t tokens;   /* of active sequences; a shared token counts once */
+    uint64_t start_ns, end_ns; /* of the last queued step */
     uint64_t wake_ns;          /* time of the engine's next action */
-    uint64_t endings;
+    uint64_t ended_count;      /* number of ended sequences */
     struct counters counters;
 };
 
@@ -101,7 +101,7 @@ struct gpu {
     struct engine engine[ENGINES];
     void *weights[ENGINES];
     uint64_t weight_used; /* device memory of the weights */
-    uint64_t cache_bytes; /* the rest of the device memory */
+    uint64_t cache_bytes; /* the remaining device memory */
 };
 
 /* Create the requests, a stream and a range.  With `halves`, commit half of the memory. */

@@ -73,14 +73,14 @@ struct result {
     double tokens, committed, physical;
     uint64_t peak, driver_ns, calls[CALLS], waits, recommits;
     struct engine engine[ENGINES]; /* the final counters */
-    uint64_t path_99_ns[ENGINES], path_worst_ns[ENGINES];
+    uint64_t step_driver_p99_ns[ENGINES], step_driver_max_ns[ENGINES];
 };
 
 /* --- Time. --- */
 
 /* Integrals of bytes over time. */
 struct sums {
-    uint64_t at_ns;
+    uint64_t time_ns;                   /* of the last call of accumulate() */
     double tokens, committed, physical; /* byte-nanoseconds */
 };
 
@@ -88,14 +88,15 @@ struct sums {
 static void accumulate(struct sums *sums, const struct gpu *gpu)
 {
     const uint64_t now = xseg_sim_clock();
-    const double past = (double)(now - sums->at_ns);
+    const double elapsed_ns = (double)(now - sums->time_ns);
 
     for (unsigned i = 0; i < ENGINES; i++) {
-        sums->tokens += past * (double)(gpu->engine[i].tokens * gpu->engine[i].model->token_bytes);
-        sums->committed += past * (double)(gpu->engine[i].needed * gpu->mode->granule);
+        sums->tokens +=
+            elapsed_ns * (double)(gpu->engine[i].tokens * gpu->engine[i].model->token_bytes);
+        sums->committed += elapsed_ns * (double)(gpu->engine[i].needed * gpu->mode->granule);
     }
-    sums->physical += past * (double)(xseg_sim_used(0) - gpu->weight_used);
-    sums->at_ns = now;
+    sums->physical += elapsed_ns * (double)(xseg_sim_used(0) - gpu->weight_used);
+    sums->time_ns = now;
 }
 
 /* Compare the engines' counts with those of the library, which counts a shared page at each mapping. */
@@ -106,8 +107,8 @@ static void check_counts(const struct gpu *gpu)
         struct xseg_range_info info = {sizeof(info)};
         uint64_t shared = 0;
 
-        for (uint32_t at = 0; at < engine->model->slots; at++)
-            shared += engine->slot[at].shared;
+        for (uint32_t index = 0; index < engine->model->slots; index++)
+            shared += engine->slot[index].shared;
         require(xseg_range_query(engine->range, &info) == XSEG_OK, "xseg_range_query");
         require(info.committed_bytes ==
                     (engine->needed + engine->ended + shared) * gpu->mode->granule,
@@ -115,9 +116,9 @@ static void check_counts(const struct gpu *gpu)
     }
 }
 
-static struct sums run(struct gpu *gpu, uint64_t until_ns)
+static struct sums run_engines(struct gpu *gpu, uint64_t until_ns)
 {
-    struct sums sums = {.at_ns = xseg_sim_clock()};
+    struct sums sums = {.time_ns = xseg_sim_clock()};
     uint64_t passes = 0;
 
     for (;;) {
@@ -142,7 +143,7 @@ static struct sums run(struct gpu *gpu, uint64_t until_ns)
 
 /* --- Modes. --- */
 
-static void open_gpu(struct gpu *gpu, const struct mode *used)
+static void open_gpu(struct gpu *gpu, const struct mode *selected)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_options options = {sizeof(options)};
@@ -155,8 +156,8 @@ static void open_gpu(struct gpu *gpu, const struct mode *used)
                 cuCtxPushCurrent_v2(context) == 0,
             "open the simulated driver");
     options.driver = BENCH_DRIVER;
-    require(xseg_open(used->config, &options, &gpu->allocator) == XSEG_OK, "xseg_open");
-    gpu->mode = used;
+    require(xseg_open(selected->config, &options, &gpu->allocator) == XSEG_OK, "xseg_open");
+    gpu->mode = selected;
     for (unsigned i = 0; i < ENGINES; i++)
         require(xseg_alloc(gpu->allocator, 0, model[i].weight_bytes, NULL, &gpu->weights[i]) ==
                     XSEG_OK,
@@ -175,20 +176,20 @@ static void close_gpu(struct gpu *gpu)
     require(xseg_sim_used(0) == 0, "memory was not released");
 }
 
-static int compare(const void *left, const void *right)
+static int compare_u64(const void *first, const void *second)
 {
-    const uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+    const uint64_t a = *(const uint64_t *)first, b = *(const uint64_t *)second;
 
     return (a > b) - (a < b);
 }
 
-static uint64_t waits_made(void)
+static uint64_t count_waits(void)
 {
-    uint64_t made = 0;
+    uint64_t count = 0;
 
     for (unsigned i = 0; i < sizeof(waits) / sizeof(waits[0]); i++)
-        made += xseg_sim_calls(waits[i]);
-    return made;
+        count += xseg_sim_calls(waits[i]);
+    return count;
 }
 
 static void save_result(struct result *result, struct gpu *gpu)
@@ -199,35 +200,37 @@ static void save_result(struct result *result, struct gpu *gpu)
 
         require(xseg_range_query(engine->range, &info) == XSEG_OK, "xseg_range_query");
         result->recommits += info.recommits;
-        qsort(engine->counters.path_ns, engine->counters.steps, sizeof(uint64_t), compare);
-        result->path_99_ns[i] = engine->counters.path_ns[engine->counters.steps * 99 / 100];
-        result->path_worst_ns[i] = engine->counters.path_ns[engine->counters.steps - 1];
+        qsort(engine->counters.step_driver_ns, engine->counters.steps, sizeof(uint64_t),
+              compare_u64);
+        result->step_driver_p99_ns[i] =
+            engine->counters.step_driver_ns[engine->counters.steps * 99 / 100];
+        result->step_driver_max_ns[i] = engine->counters.step_driver_ns[engine->counters.steps - 1];
         result->engine[i] = *engine;
     }
 }
 
-static void run_mode(const struct mode *used, double seconds, struct result *result)
+static void run_mode(const struct mode *selected, double seconds, struct result *result)
 {
     struct gpu *gpu = calloc(1, sizeof(*gpu));
     uint64_t before[CALLS];
 
     require(gpu != NULL, "out of host memory");
-    open_gpu(gpu, used);
-    const uint64_t driver = xseg_sim_driver_time(), waited = waits_made();
+    open_gpu(gpu, selected);
+    const uint64_t driver_before = xseg_sim_driver_time(), waits_before = count_waits();
     for (unsigned i = 0; i < CALLS; i++)
         before[i] = xseg_sim_calls(call[i]);
-    const uint64_t span = (uint64_t)(seconds * 1e9);
+    const uint64_t duration_ns = (uint64_t)(seconds * 1e9);
     for (unsigned i = 0; i < ENGINES; i++)
-        engine_open(&gpu->engine[i], gpu, &model[i], span);
-    const uint64_t began = xseg_sim_clock();
-    const struct sums sums = run(gpu, span);
-    const double whole = (double)(xseg_sim_clock() - began);
-    result->tokens = sums.tokens / whole;
-    result->committed = sums.committed / whole;
-    result->physical = sums.physical / whole;
+        engine_open(&gpu->engine[i], gpu, &model[i], duration_ns);
+    const uint64_t start_ns = xseg_sim_clock();
+    const struct sums sums = run_engines(gpu, duration_ns);
+    const double elapsed_ns = (double)(xseg_sim_clock() - start_ns);
+    result->tokens = sums.tokens / elapsed_ns;
+    result->committed = sums.committed / elapsed_ns;
+    result->physical = sums.physical / elapsed_ns;
     result->peak = xseg_sim_peak(0) - gpu->weight_used;
-    result->driver_ns = xseg_sim_driver_time() - driver;
-    result->waits = waits_made() - waited;
+    result->driver_ns = xseg_sim_driver_time() - driver_before;
+    result->waits = count_waits() - waits_before;
     for (unsigned i = 0; i < CALLS; i++)
         result->calls[i] = xseg_sim_calls(call[i]) - before[i];
     save_result(result, gpu);
@@ -274,8 +277,8 @@ static void print_requests(const struct result *result)
                    " | %.2f | %.1f | %.1f |\n",
                    mode[i].name, engine->model->name, engine->request_count, counters->served,
                    engine->waiting_count, counters->interrupted,
-                   (double)counters->waited_ns / 1e9 / (double)counters->admitted,
-                   (double)counters->waited_worst_ns / 1e9,
+                   (double)counters->wait_ns / 1e9 / (double)counters->admitted,
+                   (double)counters->max_wait_ns / 1e9,
                    (double)(counters->peak * mode[i].granule) / GIB);
         }
 }
@@ -292,9 +295,9 @@ static void print_steps(const struct result *result)
             const struct counters *counters = &result[i].engine[e].counters;
 
             printf("| %s | %s | %zu | %.0f | %.0f | %" PRIu64 " | %.1f | %.0f |\n", mode[i].name,
-                   model[e].name, counters->steps, (double)result[i].path_99_ns[e] / 1e3,
-                   (double)result[i].path_worst_ns[e] / 1e3, counters->stalls,
-                   (double)counters->stall_ns / 1e6, (double)counters->longest_stall_ns / 1e3);
+                   model[e].name, counters->steps, (double)result[i].step_driver_p99_ns[e] / 1e3,
+                   (double)result[i].step_driver_max_ns[e] / 1e3, counters->stalls,
+                   (double)counters->stall_ns / 1e6, (double)counters->max_stall_ns / 1e3);
         }
 }
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #define DAY      1200.0 /* seconds */
-#define SWING    0.7    /* of a day: from 0.3 to 1.7 times the rate */
+#define SWING    0.7    /* amplitude of a day: from 0.3 to 1.7 times the rate */
 #define BURST    2.5    /* factor of the rate in a burst */
 #define BURST_S  15.0   /* mean length of a burst */
 #define CALM_S   75.0   /* mean time between bursts */
@@ -30,47 +30,49 @@ static double draw_exponential(uint64_t *seed, double mean)
     return -mean * log(1.0 - draw(seed));
 }
 
-/* Log-normal, between the shortest and a longest. */
-static uint32_t length(uint64_t *seed, double median, double sigma, double longest)
+/* Draw a length from a log-normal distribution, limited to [SHORTEST, longest]. */
+static uint32_t draw_length(uint64_t *seed, double median, double sigma, double longest)
 {
     const double angle = 2 * PI * draw(seed), radius = sqrt(-2 * log(1.0 - draw(seed)));
 
     return (uint32_t)fmin(fmax(median * exp(sigma * radius * cos(angle)), SHORTEST), longest);
 }
 
-/* Each system prompt is half as frequent as the one before. */
-static uint32_t choose_system(uint64_t *seed)
+/* Each system prompt is half as frequent as the previous one. */
+static uint32_t draw_system(uint64_t *seed)
 {
-    const double at = draw(seed);
+    const double value = draw(seed);
 
-    return at < 0.5 ? 0 : at < 0.75 ? 1 : at < 0.875 ? 2 : 3;
+    return value < 0.5 ? 0 : value < 0.75 ? 1 : value < 0.875 ? 2 : 3;
 }
 
-static struct request make(const struct traffic *traffic, uint64_t *seed, double time)
+static struct request draw_request(const struct traffic *traffic, uint64_t *seed, double time)
 {
-    struct request request = {.arrival_ns = (uint64_t)(time * 1e9), .system = choose_system(seed)};
+    struct request request = {.arrival_ns = (uint64_t)(time * 1e9), .system = draw_system(seed)};
 
-    request.prompt = traffic->system[request.system] + length(seed, traffic->prompt, 0.9, PROMPT);
-    request.output = length(seed, traffic->output, 0.8, OUTPUT);
+    request.prompt =
+        traffic->system[request.system] + draw_length(seed, traffic->prompt, 0.9, PROMPT);
+    request.output = draw_length(seed, traffic->output, 0.8, OUTPUT);
     return request;
 }
 
-struct request *requests_make(const struct traffic *traffic, uint64_t until_ns, size_t *count)
+struct request *requests_create(const struct traffic *traffic, uint64_t until_ns, size_t *count)
 {
     const double until = (double)until_ns / 1e9, max_rate = traffic->rate * (1 + SWING) * BURST;
     uint64_t seed = traffic->seed;
     struct request *requests = NULL;
-    size_t made = 0, capacity = 0;
-    double time = 0, change = draw_exponential(&seed, CALM_S);
-    int bursts = 0;
+    size_t used = 0, capacity = 0;
+    double time = 0, next_change = draw_exponential(&seed, CALM_S);
+    int in_burst = 0;
 
     while ((time += draw_exponential(&seed, 1 / max_rate)) < until) {
-        for (; change < time; change += draw_exponential(&seed, bursts ? BURST_S : CALM_S))
-            bursts = !bursts;
-        const double day = 1 + SWING * cos(2 * PI * (time / DAY - traffic->noon));
-        if (draw(&seed) * max_rate >= traffic->rate * day * (bursts ? BURST : 1))
+        for (; next_change < time;
+             next_change += draw_exponential(&seed, in_burst ? BURST_S : CALM_S))
+            in_burst = !in_burst;
+        const double day_factor = 1 + SWING * cos(2 * PI * (time / DAY - traffic->peak_time));
+        if (draw(&seed) * max_rate >= traffic->rate * day_factor * (in_burst ? BURST : 1))
             continue;
-        if (made == capacity) {
+        if (used == capacity) {
             capacity = capacity == 0 ? 1024 : 2 * capacity;
             requests = realloc(requests, capacity * sizeof(*requests));
             if (requests == NULL) {
@@ -78,8 +80,8 @@ struct request *requests_make(const struct traffic *traffic, uint64_t until_ns, 
                 exit(1);
             }
         }
-        requests[made++] = make(traffic, &seed, time);
+        requests[used++] = draw_request(traffic, &seed, time);
     }
-    *count = made;
+    *count = used;
     return requests;
 }

@@ -25,12 +25,12 @@ struct request {
 struct traffic {
     uint64_t seed;                   /* not 0 */
     double rate;                     /* requests per second, on average over a day without bursts */
-    double noon;                     /* time of the highest rate, as a fraction of the day */
+    double peak_time;                     /* time of the highest rate, as a fraction of the day */
     double prompt, output;           /* medians, in tokens, without the system prompt */
     uint32_t system[SYSTEM_PROMPTS]; /* tokens of each system prompt */
 };
 
 /* The requests that arrive before a time, in order; the caller frees them.  Ends the program if host memory is exhausted. */
-struct request *requests_make(const struct traffic *traffic, uint64_t until_ns, size_t *count);
+struct request *requests_create(const struct traffic *traffic, uint64_t until_ns, size_t *count);
 
 #endif

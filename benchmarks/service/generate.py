@@ -24,7 +24,7 @@ GROWTH = 64  # tokens
 BIG = 8 << 20
 
 
-def recorded(name):
+def read_sections(name):
     """The sections of a recorded trace between its marks, as (operation, block, bytes)."""
     text = subprocess.run(["zstd", "-dc", TRACES / f"{name}.xtrace.zst"], check=True,
                           stdout=subprocess.PIPE).stdout.decode()
@@ -39,13 +39,13 @@ def recorded(name):
 
 
 class Part:
-    """A part of a recorded trace: its operations, and the blocks that are live at its end."""
+    """A part of a recorded trace: its operations, and the blocks that are allocated at its end."""
 
     def __init__(self, steps):
         ended = {block for kind, block, _ in steps if kind == "f"}
         begun = {block for kind, block, _ in steps if kind == "a"}
         self.steps = [step for step in steps if step[0] == "a" or step[1] in begun]
-        self.live = [block for kind, block, _ in steps if kind == "a" and block not in ended]
+        self.allocated = [block for kind, block, _ in steps if kind == "a" and block not in ended]
 
     def peak(self):
         """The index of the operation at the peak of allocated bytes."""
@@ -63,9 +63,9 @@ class Prompt:
     """A prompt of the language model: the first layer, and the caches of all layers."""
 
     def __init__(self, section):
-        whole = Part(section)
+        prompt = Part(section)
         sizes = {block: size for kind, block, size in section if kind == "a"}
-        caches = [block for block in whole.live if 4096 <= sizes[block]]
+        caches = [block for block in prompt.allocated if 4096 <= sizes[block]]
         cache = max(set(sizes[block] for block in caches),
                     key=[sizes[block] for block in caches].count)
         caches = [block for block in caches if sizes[block] == cache]
@@ -92,24 +92,24 @@ class Service:
     def __init__(self, out):
         self.out = out
         self.next_block = 0
-        self.agenda = []
-        self.order = 0
+        self.queue = []
+        self.sequence = 0
 
-    def at(self, time, coroutine):
+    def schedule(self, time, coroutine):
         """Resume a coroutine, which yields its next delay, at a time."""
-        heapq.heappush(self.agenda, (time, self.order, coroutine))
-        self.order += 1
+        heapq.heappush(self.queue, (time, self.sequence, coroutine))
+        self.sequence += 1
 
     def run(self):
         last = None
-        while self.agenda:
-            time, _, coroutine = heapq.heappop(self.agenda)
+        while self.queue:
+            time, _, coroutine = heapq.heappop(self.queue)
             if time != last:
                 self.out.write(f"@ {time}\n")
                 last = time
             pause = next(coroutine, None)
             if pause is not None:
-                self.at(time + pause, coroutine)
+                self.schedule(time + pause, coroutine)
 
     def alloc(self, size, stream):
         block = self.next_block
@@ -120,10 +120,10 @@ class Service:
     def write(self, *fields):
         self.out.write(" ".join(map(str, fields)) + "\n")
 
-    def play(self, part, stream, begin=0, end=None, blocks=None):
-        """Replay the operations of a part; returns the live blocks."""
+    def play(self, part, stream, start=0, end=None, blocks=None):
+        """Replay the operations of a part; returns the allocated blocks."""
         blocks = {} if blocks is None else blocks
-        for kind, name, size in part.steps[begin:end]:
+        for kind, name, size in part.steps[start:end]:
             if kind == "a":
                 blocks[name] = self.alloc(size, stream)
             else:
@@ -132,7 +132,7 @@ class Service:
 
 
 def model(service, name, weights, stream, duration):
-    """A model is loaded, used, and unloaded."""
+    """Load, use and unload a model."""
     service.write("m", name, "comes")
     blocks = [service.alloc(size, stream) for size in weights]
     service.write("k", stream)
@@ -144,7 +144,7 @@ def model(service, name, weights, stream, duration):
         service.write("f", block)
 
 
-def text_request(service, number, prompt, stream, dice):
+def text_request(service, number, prompt, stream, rng):
     """A request to the language model: a prompt, then one or two growths of the caches."""
     service.write("m", "request", number)
     for block in service.play(prompt.layer, stream).values():
@@ -153,55 +153,55 @@ def text_request(service, number, prompt, stream, dice):
     growth = max(size // 274, 512) * GROWTH // 8 * 8
     caches = [service.alloc(size, stream) for _ in range(prompt.caches)]
     service.write("k", stream)
-    yield dice.randrange(SECOND // 10, SECOND // 2)
+    yield rng.randrange(SECOND // 10, SECOND // 2)
     service.write("y", stream)
-    for _ in range(dice.choice((1, 1, 2))):
-        yield dice.randrange(SECOND, 3 * SECOND)
+    for _ in range(rng.choice((1, 1, 2))):
+        yield rng.randrange(SECOND, 3 * SECOND)
         service.write("m", "request", number)
         size += growth
         for i, cache in enumerate(caches):
             caches[i] = service.alloc(size, stream)
             service.write("f", cache)
         service.write("k", stream)
-        yield dice.randrange(SECOND // 10, SECOND)
+        yield rng.randrange(SECOND // 10, SECOND)
         service.write("y", stream)
-    yield dice.randrange(SECOND // 10)
+    yield rng.randrange(SECOND // 10)
     service.write("m", "request", number)
     for cache in caches:
         service.write("f", cache)
 
 
-def image_request(service, number, image, dice):
+def image_request(service, number, image, rng):
     """A request for an image: denoising, decoding, and a copy to the host on a separate stream."""
     service.write("m", "request", number)
-    live = service.play(image.step, IMAGE_STREAM)
+    allocated = service.play(image.step, IMAGE_STREAM)
     service.write("k", IMAGE_STREAM)
-    yield dice.randrange(3 * SECOND, 6 * SECOND)
+    yield rng.randrange(3 * SECOND, 6 * SECOND)
     service.write("m", "request", number)
     service.write("y", IMAGE_STREAM)
-    for block in live.values():
+    for block in allocated.values():
         service.write("f", block)
     peak = image.decoder.peak() + 1
-    live = service.play(image.decoder, IMAGE_STREAM, 0, peak)
+    allocated = service.play(image.decoder, IMAGE_STREAM, 0, peak)
     service.write("k", IMAGE_STREAM)
     service.write("m", "between")
-    yield dice.randrange(SECOND // 2, SECOND)
+    yield rng.randrange(SECOND // 2, SECOND)
     service.write("m", "request", number)
-    service.play(image.decoder, IMAGE_STREAM, peak, None, live)
+    service.play(image.decoder, IMAGE_STREAM, peak, None, allocated)
     result = service.alloc(3 * 1024 * 1024 * 2, IMAGE_STREAM)
     service.write("k", IMAGE_STREAM)
     service.write("u", result, COPY_STREAM)
-    for block in [*live.values(), result]:
+    for block in [*allocated.values(), result]:
         service.write("f", block)
     service.write("m", "between")
-    yield dice.randrange(SECOND // 2, SECOND)
+    yield rng.randrange(SECOND // 2, SECOND)
     service.write("y", IMAGE_STREAM)
     service.write("y", COPY_STREAM)
 
 
-def worker(begin, requests):
+def worker(start, requests):
     """Serve requests, pairs of time and coroutine, one after the other."""
-    now = begin
+    now = start
     for time, request in requests:
         if time > now:
             yield time - now
@@ -211,42 +211,42 @@ def worker(begin, requests):
             yield pause
 
 
-def bursts(begin, end, lull, count, gap, dice):
+def bursts(start, end, lull, count, gap, rng):
     """Times of requests: bursts of `count` requests on average, with the mean distance `gap`, and the mean pause `lull`."""
-    time = begin + int(dice.expovariate(1 / lull))
+    time = start + int(rng.expovariate(1 / lull))
     while time < end:
-        for _ in range(1 + int(dice.expovariate(1 / (count - 1)))):
+        for _ in range(1 + int(rng.expovariate(1 / (count - 1)))):
             if time >= end:
                 return
             yield time
-            time += int(dice.expovariate(1 / gap))
-        time += int(dice.expovariate(1 / lull))
+            time += int(rng.expovariate(1 / gap))
+        time += int(rng.expovariate(1 / lull))
 
 
-def weeks(service, count, dice):
-    text, images = recorded("llama_serve"), recorded("sd_unet")
+def weeks(service, count, rng):
+    text, images = read_sections("llama_serve"), read_sections("sd_unet")
     prompts = [Prompt(text[i]) for i in (1, 4, 5)]
     sizes = [Image(section) for section in images[1:-1]]
     weights = {"text": [size for kind, _, size in text[0] if kind == "a"],
                "image": [size for kind, _, size in images[0] if kind == "a"]}
     number = 0
     for day in range(7 * count):
-        free = day % 7 >= 5
-        begin = day * DAY + int((10 if free else 7.5) * HOUR)
-        end = day * DAY + int((19 if free else 22.5) * HOUR)
-        service.at(begin, model(service, "text", weights["text"], 1, end - begin))
-        for time in bursts(begin + 60 * SECOND, end - 60 * SECOND, 2 * HOUR, 16, 12 * SECOND, dice):
+        is_weekend = day % 7 >= 5
+        start = day * DAY + int((10 if is_weekend else 7.5) * HOUR)
+        end = day * DAY + int((19 if is_weekend else 22.5) * HOUR)
+        service.schedule(start, model(service, "text", weights["text"], 1, end - start))
+        for time in bursts(start + 60 * SECOND, end - 60 * SECOND, 2 * HOUR, 16, 12 * SECOND, rng):
             number += 1
-            service.at(time, text_request(service, number, dice.choice(prompts), dice.choice(TEXT_STREAMS), dice))
-        for hour, hours in ((11, 3),) if free else ((9, 2), (14, 2.5), (20, 1.5)):
-            begin, end = day * DAY + hour * HOUR, day * DAY + int((hour + hours) * HOUR)
-            service.at(begin, model(service, "image", weights["image"], IMAGE_STREAM, end - begin))
+            service.schedule(time, text_request(service, number, rng.choice(prompts), rng.choice(TEXT_STREAMS), rng))
+        for hour, hours in ((11, 3),) if is_weekend else ((9, 2), (14, 2.5), (20, 1.5)):
+            start, end = day * DAY + hour * HOUR, day * DAY + int((hour + hours) * HOUR)
+            service.schedule(start, model(service, "image", weights["image"], IMAGE_STREAM, end - start))
             queue = []
-            for time in bursts(begin + 60 * SECOND, end - 900 * SECOND, 3 * HOUR // 2, 22,
-                               10 * SECOND, dice):
+            for time in bursts(start + 60 * SECOND, end - 900 * SECOND, 3 * HOUR // 2, 22,
+                               10 * SECOND, rng):
                 number += 1
-                queue.append((time, image_request(service, number, dice.choice(sizes), dice)))
-            service.at(begin, worker(begin, queue))
+                queue.append((time, image_request(service, number, rng.choice(sizes), rng)))
+            service.schedule(start, worker(start, queue))
     return number
 
 

@@ -32,12 +32,12 @@ NOTES = """
 def write_emptied(out):
     """Write the week with an `e` line every ten seconds."""
     lines = subprocess.run(["zstd", "-dc", WEEK], check=True, stdout=subprocess.PIPE)
-    due = EMPTY_US
+    next_us = EMPTY_US
     for line in lines.stdout.decode().splitlines(keepends=True):
         if line.startswith("@"):
-            while due <= int(line[2:]):
-                out.write(f"@ {due}\nm empty\ne\n")
-                due += EMPTY_US
+            while next_us <= int(line[2:]):
+                out.write(f"@ {next_us}\nm empty\ne\n")
+                next_us += EMPTY_US
         out.write(line)
 
 
@@ -59,11 +59,11 @@ def waits(run):
 
 
 def print_runs(runs):
-    heads = ("", "live", "reserved", "", "peak", "driver", "us per", "longest call", "longest request",
+    headings = ("", "live", "reserved", "", "peak", "driver", "us per", "longest call", "longest request",
              "waits on", "waits")
     units = ("", "GiB", "GiB", "/ live", "GiB", "s", "request", "us", "us", "requests", "elsewhere")
     widths = (9, 7, 10, 8, 8, 9, 9, 14, 17, 10, 11)
-    for cells in (heads, units):
+    for cells in (headings, units):
         print("".join(f"{cell:>{width}}" if i else f"{cell:<{width}}"
                       for i, (cell, width) in enumerate(zip(cells, widths))).rstrip())
     print("-" * sum(widths))
@@ -85,9 +85,9 @@ def print_drift(timeline):
     print("\nat 3 o'clock        " + "".join(f"{'night ' + str(night):>10}" for night in range(2, 8)))
     nights = [next(row for row in rows if row[0] >= (24 * night + 3) * HOUR_US)
               for night in range(1, 7)]
-    for head, column, unit in (("reserved MiB", 3, MIB), ("addresses GiB", 4, GIB),
+    for heading, column, unit in (("reserved MiB", 3, MIB), ("addresses GiB", 4, GIB),
                                ("host memory KiB", 5, 1024), ("driver objects", 6, 1)):
-        print(f"  {head:<18}" + "".join(f"{row[column] / unit:>10.0f}" for row in nights))
+        print(f"  {heading:<18}" + "".join(f"{row[column] / unit:>10.0f}" for row in nights))
 
 
 def print_targets(runs):

@@ -29,7 +29,7 @@ class Wrapper(torch.nn.Module):
         return self.module(*arguments)
 
 
-def wrapped(module):
+def wrap(module):
     """A module with wrappers, on the GPU."""
     for _ in range(WRAPPERS):
         module = Wrapper(module)
@@ -45,28 +45,28 @@ def train(model, optimizer, tokens):
 
 
 @torch.inference_mode()
-def write(model, tokens, cache):
+def generate(model, tokens, cache):
     """Generate one token of eight sequences."""
     return model(tokens, cache)[1]
 
 
-def run(events):
+def run_steps(events):
     """Run steps until the history has `events` events."""
-    model, writer = wrapped(work.Model(6, 256, 1024)), wrapped(work.Model(4, 256, 1024).eval())
+    model, generator = wrap(work.Model(6, 256, 1024)), wrap(work.Model(4, 256, 1024).eval())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     tokens = torch.zeros(8, 128, dtype=torch.long, device="cuda")
     cache = None
     # An allocation and its free are three events.
     while 3 * torch.cuda.memory_stats()["allocation.all.freed"] < events:
         train(model, optimizer, tokens)
-        cache = write(writer, tokens[:, :1], cache if cache and cache[0][0].shape[1] < 64 else None)
+        cache = generate(generator, tokens[:, :1], cache if cache and cache[0][0].shape[1] < 64 else None)
 
 
 def main():
     """Record and write the snapshot."""
     events, stacks, path = int(float(sys.argv[1])), sys.argv[2], sys.argv[3]
     torch.cuda.memory._record_memory_history("all", context="all", stacks=stacks)
-    run(events)
+    run_steps(events)
     torch.cuda.memory._dump_snapshot(path)
     print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB of host memory")
 

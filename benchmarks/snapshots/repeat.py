@@ -18,8 +18,8 @@ class Repeater(job.Pickle):
 
     def __init__(self, file):
         super().__init__(file)
-        self.stacks = {}  # by frames: the encoded items of a list of them
-        self.lists = {}   # lists that were written in this repetition
+        self.stacks = {}  # by frames: the encoded items of the list of these frames
+        self.lists = {}   # memo index by the ID of a list that was written in this repetition
 
     def stack(self, frames):
         """A list of frames; free_requested and free_completed share a list."""
@@ -31,40 +31,40 @@ class Repeater(job.Pickle):
             return head
         if key in self.stacks:
             return head + self.stacks[key]
-        written = b"(" + b"".join(map(self.value, frames)) + b"e"
+        items = b"(" + b"".join(map(self.value, frames)) + b"e"
         self.stacks[key] = b"(" + b"".join(map(self.value, frames)) + b"e"
-        return head + written
+        return head + items
 
-    def entry_of(self, entry, later):
-        """Write an event of the other pickle, `later` microseconds later."""
+    def write_shifted(self, entry, shift_us):
+        """Write an event of the other pickle with its time increased by `shift_us` microseconds."""
         if self.batch == 1000:
             self.file.write(b"e(")
             self.batch = 0
         self.batch += 1
-        parts = [self.memoized(b"}"), b"("]
+        encoded = [self.memoized(b"}"), b"("]
         for key, value in entry.items():
-            parts.append(self.text(key))
+            encoded.append(self.text(key))
             if key == "frames":
-                parts.append(self.stack(value))
+                encoded.append(self.stack(value))
             else:
-                parts.append(self.value(value + later if key == "time_us" else value))
-        self.file.write(b"".join(parts) + b"u")
+                encoded.append(self.value(value + shift_us if key == "time_us" else value))
+        self.file.write(b"".join(encoded) + b"u")
 
 
-def frees(entries):
+def free_events(entries):
     """Events that free all blocks and segments at the end of a history without expandable segments."""
     blocks, segments = {}, {}
     for entry in entries:
         kind, _, operation = entry["action"].rpartition("_")
-        live = segments if kind == "segment" else blocks
+        allocated = segments if kind == "segment" else blocks
         if operation == "alloc":
-            live[entry["addr"]] = entry
+            allocated[entry["addr"]] = entry
         elif entry["action"] in ("free_completed", "segment_free"):
-            live.pop(entry["addr"], None)
+            allocated.pop(entry["addr"], None)
     last_time = {"time_us": entries[-1]["time_us"]}
     return [{**entry, **last_time, "action": action}
-            for live, actions in ((blocks, ("free_requested", "free_completed")), (segments, ("segment_free",)))
-            for entry in live.values() for action in actions]
+            for allocated, actions in ((blocks, ("free_requested", "free_completed")), (segments, ("segment_free",)))
+            for entry in allocated.values() for action in actions]
 
 
 def main():
@@ -72,15 +72,15 @@ def main():
     with open(sys.argv[1], "rb") as file:
         snapshot = pickle.load(file)
     entries = max(snapshot.pop("device_traces"), key=len)
-    times, end = int(sys.argv[2]), frees(entries)
+    repetitions, final_events = int(sys.argv[2]), free_events(entries)
     duration = entries[-1]["time_us"] - entries[0]["time_us"] + 1
     with open(sys.argv[3], "wb") as file:
         out = Repeater(file)
         out.begin()
-        for number in range(times):
+        for repetition in range(repetitions):
             out.lists.clear()
-            for entry in entries + (end if number < times - 1 else []):
-                out.entry_of(entry, number * duration)
+            for entry in entries + (final_events if repetition < repetitions - 1 else []):
+                out.write_shifted(entry, repetition * duration)
         out.end(snapshot)
 
 

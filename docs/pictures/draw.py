@@ -69,11 +69,11 @@ class Picture:
         """A polyline through points."""
         self.parts.append(f'<path class="{kind}" d="M' + "L".join(f"{x} {y}" for x, y in points) + '"/>')
 
-    def arrow(self, *points, label="", at=None, anchor="middle"):
+    def arrow(self, *points, label="", label_at=None, anchor="middle"):
         """An arrow through points, with a label at a point."""
         self.path("arrow", *points)
         for row, line in enumerate(label.split("\n") if label else []):
-            self.text(at[0], at[1] + 15 * row, line, "faint", anchor)
+            self.text(label_at[0], label_at[1] + 15 * row, line, "faint", anchor)
 
     def legend(self, x, y, *entries):
         """Colors and their meanings, in one line."""
@@ -120,7 +120,7 @@ def layers():
 
 
 def growth():
-    """Growth and release, expandable beside classic."""
+    """Growth and release, with classic and with expandable segments."""
     picture = Picture(910, 460, "The same requests with classic segments and with an expandable segment")
     picture.text(230, 30, "classic segments", "title")
     picture.text(560, 30, "expandable segment", "title")
@@ -141,15 +141,15 @@ def growth():
          ("reserved 40 MiB: only whole segments are released", "reserved 20 MiB: idle pages are released")),
     ]
     y = 56
-    for title, detail, classic, expandable, sums in steps:
+    for title, detail, classic, expandable, captions in steps:
         picture.text(20, y + 16, title)
         picture.text(20, y + 34, detail, "faint")
         for column, (x, rows) in enumerate(((left, classic), (right, expandable))):
-            at = y
+            row_y = y
             for cells in rows:
-                picture.row(x, at, height - 8, cells)
-                at += height - 4
-            picture.text(x, at + 12, sums[column], "faint")
+                picture.row(x, row_y, height - 8, cells)
+                row_y += height - 4
+            picture.text(x, row_y + 12, captions[column], "faint")
         y += max(len(classic), len(expandable)) * (height - 4) + 34
     picture.legend(20, y + 8, LEGEND[0], LEGEND[1], LEGEND[3])
     picture.text(560, y + 8, "The numbers in the blocks are sizes in MiB.", "faint")
@@ -165,24 +165,25 @@ def states():
     kinds = {"unmapped": "unmapped", "cached": "cached", "allocated": "allocated", "pending": "pending", "claimed": "box"}
     for name, (x, y, text) in boxes.items():
         picture.box(x, y, 140, 44, kinds[name], [text])
-    picture.arrow((500, 72), (678, 72), label="allocate", at=(589, 66))
-    picture.arrow((680, 92), (502, 92), label="free: no other stream uses it", at=(590, 110))
-    picture.arrow((750, 104), (750, 168), label="free: other streams\nuse it", at=(744, 134), anchor="end")
-    picture.arrow((680, 192), (440, 192), (440, 106), label="its events have completed", at=(560, 210))
-    picture.arrow((90, 104), (90, 192), (198, 192), label="growth", at=(140, 186))
-    picture.arrow((340, 182), (410, 182), (410, 106), label="mapped", at=(375, 176))
-    picture.arrow((375, 104), (375, 160), (290, 160), (290, 168), label="reclaim, growth", at=(322, 154))
-    picture.arrow((200, 202), (60, 202), (60, 106), label="unmapped", at=(130, 218))
+    picture.arrow((500, 72), (678, 72), label="allocate", label_at=(589, 66))
+    picture.arrow((680, 92), (502, 92), label="free: no other stream uses it", label_at=(590, 110))
+    picture.arrow((750, 104), (750, 168), label="free: other streams\nuse it", label_at=(744, 134), anchor="end")
+    picture.arrow((680, 192), (440, 192), (440, 106), label="its events have completed", label_at=(560, 210))
+    picture.arrow((90, 104), (90, 192), (198, 192), label="growth", label_at=(140, 186))
+    picture.arrow((340, 182), (410, 182), (410, 106), label="mapped", label_at=(375, 176))
+    picture.arrow((375, 104), (375, 160), (290, 160), (290, 168), label="reclaim, growth", label_at=(322, 154))
+    picture.arrow((200, 202), (60, 202), (60, 106), label="unmapped", label_at=(130, 218))
     picture.text(40, 244, "A thread claims blocks, then unlocks the arena and calls the driver; other threads do not use claimed blocks.", "faint")
     picture.text(20, 290, "page", "title")
     picture.box(40, 310, 140, 44, "unmapped", ["does not exist"])
     picture.box(360, 310, 140, 44, "box", ["mapped"])
     picture.box(680, 310, 140, 44, "box", ["in the page cache"])
-    picture.arrow((180, 322), (358, 322), label="create, map, set access", at=(269, 316))
-    picture.arrow((360, 342), (182, 342), label="unmap, release", at=(271, 360))
-    picture.arrow((500, 342), (678, 342), label="unmap: kept for reuse", at=(589, 360))
-    picture.arrow((680, 322), (502, 322), label="map, set access", at=(591, 316))
-    picture.arrow((750, 354), (750, 380), (110, 380), (110, 356), label="release, when the page cache is trimmed", at=(430, 394))
+    picture.arrow((180, 322), (358, 322), label="create, map, set access", label_at=(269, 316))
+    picture.arrow((360, 342), (182, 342), label="unmap, release", label_at=(271, 360))
+    picture.arrow((500, 342), (678, 342), label="unmap: kept for reuse", label_at=(589, 360))
+    picture.arrow((680, 322), (502, 322), label="map, set access", label_at=(591, 316))
+    picture.arrow((750, 354), (750, 380), (110, 380), (110, 356), label="release, when the page cache is trimmed",
+                  label_at=(430, 394))
     return picture.finish()
 
 
@@ -199,19 +200,19 @@ def request():
     for y, title, detail in rows:
         picture.box(20, y, 380, 50, "box", [title], [detail])
     for (y, *_), label in zip(rows, ("", "miss", "a limit or the driver denies it", "every step fails")):
-        picture.arrow((120, y + 50), (120, y + 78), label=label, at=(128, y + 68), anchor="start")
+        picture.arrow((120, y + 50), (120, y + 78), label=label, label_at=(128, y + 68), anchor="start")
     picture.box(520, 130, 300, 50, "allocated", ["allocated block"], ["returned to the caller"])
     for y, label in ((155, "hit"), (235, ""), (315, "")):
         if y == 155:
-            picture.arrow((400, y), (518, y), label=label, at=(458, y - 7))
+            picture.arrow((400, y), (518, y), label=label, label_at=(458, y - 7))
         else:
-            picture.arrow((400, y), (460, y), (460, 165), (518, 165), label="", at=None)
+            picture.arrow((400, y), (460, y), (460, 165), (518, 165), label="", label_at=None)
     picture.box(520, 210, 300, 50, "pending", ["pending free"], ["only if other streams used the block"])
     picture.box(520, 290, 300, 50, "cached", ["cached"], ["coalesced with cached neighbors, reusable"])
     picture.box(520, 370, 300, 50, "unmapped", ["unmapped"], ["the memory is released, the addresses remain"])
-    picture.arrow((620, 180), (620, 208), label="xseg_free()", at=(628, 198), anchor="start")
-    picture.arrow((620, 260), (620, 288), label="its events have completed", at=(628, 278), anchor="start")
-    picture.arrow((620, 340), (620, 368), label="trim, decay or a limit", at=(628, 358), anchor="start")
+    picture.arrow((620, 180), (620, 208), label="xseg_free()", label_at=(628, 198), anchor="start")
+    picture.arrow((620, 260), (620, 288), label="its events have completed", label_at=(628, 278), anchor="start")
+    picture.arrow((620, 340), (620, 368), label="trim, decay or a limit", label_at=(628, 358), anchor="start")
     picture.arrow((820, 155), (840, 155), (840, 315), (822, 315))
     picture.text(20, 30, "A hit makes no driver call. A miss calls the driver only for the pages that it needs.", "faint")
     picture.text(20, 450, "If no other stream used the block, xseg_free() makes it cached immediately (right arrow).", "faint")

@@ -87,8 +87,8 @@ void xseg_biased_lock_lock_atomic(struct xseg_biased_lock *lock)
 
 #else
 
-/* Tries to acquire a contended lock before the thread sleeps.  A hit holds a lock for about 20 ns; the number is an
- * estimate. */
+/* The number of attempts to acquire a contended lock before the thread sleeps.  A hit holds a lock for about 20 ns; the number
+ * is an estimate. */
 #define SPINS 200
 
 void xseg_biased_lock_init(struct xseg_biased_lock *lock, enum xseg_lock_rank rank)
@@ -122,7 +122,7 @@ bool xseg_biased_lock_is_free(struct xseg_biased_lock *lock)
            atomic_load_explicit(&lock->locked, memory_order_acquire) == 0;
 }
 
-static bool try_exchange(struct xseg_biased_lock *lock)
+static bool try_acquire(struct xseg_biased_lock *lock)
 {
     return atomic_load_explicit(&lock->locked, memory_order_relaxed) == 0 &&
            atomic_exchange(&lock->locked, 1) == 0;
@@ -140,7 +140,7 @@ static void relax_cpu(void)
 void xseg_biased_lock_lock_contended(struct xseg_biased_lock *lock)
 {
     for (unsigned i = 0; i < SPINS; i++) {
-        if (try_exchange(lock))
+        if (try_acquire(lock))
             return;
         relax_cpu();
     }

@@ -86,19 +86,19 @@ static inline uint32_t xseg_bitmap_next(const struct xseg_bitmap *bits, uint32_t
     if (from >= bits->count)
         return XSEG_BITMAP_NONE;
     uint32_t word = from / 64, summary = word / 64;
-    uint64_t left = xseg_bitmap_from(bits->word[word], from % 64);
+    uint64_t candidates = xseg_bitmap_from(bits->word[word], from % 64);
 
-    if (left != 0)
-        return word * 64 + (uint32_t)__builtin_ctzll(left);
-    left = xseg_bitmap_from(bits->summary[summary], word % 64 + 1);
-    if (left == 0) {
-        left = xseg_bitmap_from(bits->top, summary + 1);
-        if (left == 0)
+    if (candidates != 0)
+        return word * 64 + (uint32_t)__builtin_ctzll(candidates);
+    candidates = xseg_bitmap_from(bits->summary[summary], word % 64 + 1);
+    if (candidates == 0) {
+        candidates = xseg_bitmap_from(bits->top, summary + 1);
+        if (candidates == 0)
             return XSEG_BITMAP_NONE;
-        summary = (uint32_t)__builtin_ctzll(left);
-        left = bits->summary[summary];
+        summary = (uint32_t)__builtin_ctzll(candidates);
+        candidates = bits->summary[summary];
     }
-    word = summary * 64 + (uint32_t)__builtin_ctzll(left);
+    word = summary * 64 + (uint32_t)__builtin_ctzll(candidates);
     return word * 64 + (uint32_t)__builtin_ctzll(bits->word[word]);
 }
 
@@ -109,19 +109,19 @@ static inline uint32_t xseg_bitmap_prev(const struct xseg_bitmap *bits, uint32_t
         return XSEG_BITMAP_NONE;
     const uint32_t last = (below > bits->count ? bits->count : below) - 1;
     uint32_t word = last / 64, summary = word / 64;
-    uint64_t left = xseg_bitmap_below(bits->word[word], last % 64 + 1);
+    uint64_t candidates = xseg_bitmap_below(bits->word[word], last % 64 + 1);
 
-    if (left != 0)
-        return word * 64 + 63 - (uint32_t)__builtin_clzll(left);
-    left = xseg_bitmap_below(bits->summary[summary], word % 64);
-    if (left == 0) {
-        left = xseg_bitmap_below(bits->top, summary);
-        if (left == 0)
+    if (candidates != 0)
+        return word * 64 + 63 - (uint32_t)__builtin_clzll(candidates);
+    candidates = xseg_bitmap_below(bits->summary[summary], word % 64);
+    if (candidates == 0) {
+        candidates = xseg_bitmap_below(bits->top, summary);
+        if (candidates == 0)
             return XSEG_BITMAP_NONE;
-        summary = 63 - (uint32_t)__builtin_clzll(left);
-        left = bits->summary[summary];
+        summary = 63 - (uint32_t)__builtin_clzll(candidates);
+        candidates = bits->summary[summary];
     }
-    word = summary * 64 + 63 - (uint32_t)__builtin_clzll(left);
+    word = summary * 64 + 63 - (uint32_t)__builtin_clzll(candidates);
     return word * 64 + 63 - (uint32_t)__builtin_clzll(bits->word[word]);
 }
 

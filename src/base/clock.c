@@ -5,12 +5,12 @@
 
 static uint64_t read_clock(const struct xseg_clock *clock, clockid_t id)
 {
-    struct timespec now = {0};
+    struct timespec time = {0};
 
     if (clock->read != NULL)
-        return clock->read(clock->self);
-    (void)clock_gettime(id, &now);
-    return (uint64_t)now.tv_sec * XSEG_SECOND + (uint64_t)now.tv_nsec;
+        return clock->read(clock->context);
+    (void)clock_gettime(id, &time);
+    return (uint64_t)time.tv_sec * XSEG_SECOND + (uint64_t)time.tv_nsec;
 }
 
 uint64_t xseg_clock_coarse(const struct xseg_clock *clock)

@@ -15,8 +15,8 @@
 
 /* read: the user's clock; NULL: CLOCK_MONOTONIC */
 struct xseg_clock {
-    uint64_t (*read)(void *self);
-    void *self;
+    uint64_t (*read)(void *context);
+    void *context;
 };
 
 /* Precise to a few milliseconds, and cheaper than the fine clock. */
@@ -25,7 +25,7 @@ uint64_t xseg_clock_coarse(const struct xseg_clock *clock);
 /* Precise enough to measure a driver call. */
 uint64_t xseg_clock_fine(const struct xseg_clock *clock);
 
-/* CLOCK_MONOTONIC, independent of the clock that the application supplies: for timeouts, and for times that processes share. */
+/* CLOCK_MONOTONIC, independent of the user's clock: for timeouts, and for times that processes share. */
 uint64_t xseg_clock_system(void);
 
 #endif

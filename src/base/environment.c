@@ -12,16 +12,16 @@
 
 enum { WARNINGS_MAX = 8 }; /* further variables are only counted */
 
-static const char *const known[] = {
-#define X(name, reader, meaning) name,
+static const char *const variables[] = {
+#define X(name, reader, description) name,
     XSEG_ENVIRONMENT(X)
 #undef X
 };
 
 static bool is_known(const char *name, size_t length)
 {
-    for (size_t i = 0; i < XSEG_COUNT_OF(known); i++)
-        if (strlen(known[i]) == length && memcmp(known[i], name, length) == 0)
+    for (size_t i = 0; i < XSEG_COUNT_OF(variables); i++)
+        if (strlen(variables[i]) == length && memcmp(variables[i], name, length) == 0)
             return true;
     return false;
 }
@@ -31,8 +31,8 @@ static void warn_unknown(const struct xseg_log *log, const char *name, size_t le
     struct xseg_closest_match closest;
 
     xseg_closest_match_init(&closest, name, length);
-    for (size_t i = 0; i < XSEG_COUNT_OF(known); i++)
-        xseg_closest_match_consider(&closest, known[i]);
+    for (size_t i = 0; i < XSEG_COUNT_OF(variables); i++)
+        xseg_closest_match_consider(&closest, variables[i]);
     if (closest.name != NULL)
         xseg_log_line(log, XSEG_LOG_WARNING,
                       "environment: unknown variable, " PREFIX "%.*s; did you mean " PREFIX "%s?",

@@ -25,10 +25,10 @@ const char *xseg_operation_set(const char *name)
 
 static void append_detail(const char *format, va_list arguments)
 {
-    const size_t from = detail.length;
+    const size_t offset = detail.length;
 
     xseg_strbuf_vprintf(&detail, format, arguments);
-    xseg_strbuf_escape(&detail, from);
+    xseg_strbuf_escape(&detail, offset);
 }
 
 __attribute__((noinline)) xseg_status xseg_fail(xseg_status status, const char *format, ...)

@@ -3,8 +3,9 @@
  * Error messages of the calling thread, and log lines.
  *
  * A message has the form `<operation>: <what failed>, <value>; <what to do>`.  The operation is the public function that
- * the thread executes; its entry point sets it once by XSEG_OPERATION().  xseg_fail() stores the rest, the detail.  A
- * caller that composes a message or a log line from another message uses its detail, so the operation occurs once.
+ * the thread executes; its entry point sets it once by XSEG_OPERATION().  xseg_fail() stores the *detail*, which is the text
+ * after the operation.  A caller that composes a message or a log line from another message uses its detail, so the operation
+ * occurs once.
  *
  * Message and operation are thread-local, in fixed buffers: setting a message needs neither a lock nor host memory.  A
  * log line is passed to the caller's sink; no lock of the library is held.  In messages and log lines, bytes that are not

@@ -42,7 +42,7 @@ static void write_bytes(struct xseg_file_writer *writer, const unsigned char *by
 bool xseg_file_writer_flush(struct xseg_file_writer *writer)
 {
     write_bytes(writer, writer->buffer, writer->filled);
-    /* Bytes that are discarded after an error count, so that offsets never decrease. */
+    /* Discarded bytes count, too, so that offsets never decrease. */
     writer->flushed += writer->filled;
     writer->filled = 0;
     return writer->error == 0;
@@ -50,17 +50,17 @@ bool xseg_file_writer_flush(struct xseg_file_writer *writer)
 
 void xseg_file_writer_write(struct xseg_file_writer *writer, const void *bytes, size_t count)
 {
-    const unsigned char *from = bytes;
+    const unsigned char *source = bytes;
 
     XSEG_ASSERT(writer->filled <= XSEG_FILE_WRITER_BUFFER);
     while (count > 0) {
-        const size_t room = XSEG_FILE_WRITER_BUFFER - writer->filled;
-        const size_t some = count < room ? count : room;
+        const size_t available = XSEG_FILE_WRITER_BUFFER - writer->filled;
+        const size_t chunk = count < available ? count : available;
 
-        memcpy(writer->buffer + writer->filled, from, some);
-        writer->filled += some;
-        from += some;
-        count -= some;
+        memcpy(writer->buffer + writer->filled, source, chunk);
+        writer->filled += chunk;
+        source += chunk;
+        count -= chunk;
         if (writer->filled == XSEG_FILE_WRITER_BUFFER)
             (void)xseg_file_writer_flush(writer);
     }
@@ -90,21 +90,22 @@ bool xseg_file_writer_truncate(struct xseg_file_writer *writer, uint64_t offset)
 /* The descriptor of standard output or standard error, if it refers to the file; otherwise -1. */
 static int find_standard_stream(const struct stat *status)
 {
-    struct stat stream;
+    struct stat stream_status;
 
-    for (int number = STDOUT_FILENO; number <= STDERR_FILENO; number++)
-        if (fstat(number, &stream) == 0 && stream.st_dev == status->st_dev &&
-            stream.st_ino == status->st_ino)
-            return number;
+    for (int descriptor = STDOUT_FILENO; descriptor <= STDERR_FILENO; descriptor++)
+        if (fstat(descriptor, &stream_status) == 0 && stream_status.st_dev == status->st_dev &&
+            stream_status.st_ino == status->st_ino)
+            return descriptor;
     return -1;
 }
 
 /* Open a file that is written directly.  Returns a descriptor, or -1 with errno. */
 static int open_directly(const char *path, const struct stat *status)
 {
-    const int stream = find_standard_stream(status);
+    const int descriptor = find_standard_stream(status);
 
-    return stream < 0 ? open(path, O_WRONLY | O_CLOEXEC) : fcntl(stream, F_DUPFD_CLOEXEC, 0);
+    return descriptor < 0 ? open(path, O_WRONLY | O_CLOEXEC)
+                          : fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
 }
 
 static const char *target_path(const struct xseg_atomic_file *atomic)
@@ -131,7 +132,7 @@ static int open_temporary(struct xseg_atomic_file *atomic, const struct stat *ex
         errno = ENAMETOOLONG;
         return -1;
     }
-    /* A file that a killed process with the same ID has left is overwritten. */
+    /* An existing file is overwritten: a killed process with the same ID created it. */
     const int file =
         open(atomic->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (file >= 0 && existing != NULL)

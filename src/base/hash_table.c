@@ -23,21 +23,21 @@ void xseg_hash_table_fini(struct xseg_hash_table *table)
     table->capacity = table->used = 0;
 }
 
-static uint64_t *record_at(const struct xseg_hash_table *table, size_t at)
+static uint64_t *record_at(const struct xseg_hash_table *table, size_t index)
 {
-    return (void *)(table->records + at * table->record_bytes);
+    return (void *)(table->records + index * table->record_bytes);
 }
 
 /* Find the slot of a key, or the empty slot in which a new key belongs. */
 static uint64_t *find_slot(const struct xseg_hash_table *table, uint64_t key)
 {
     const size_t mask = table->capacity - 1;
-    size_t at = (size_t)xseg_hash_word(key, 0) & mask;
+    size_t index = (size_t)xseg_hash_word(key, 0) & mask;
 
     XSEG_ASSERT(key != 0 && table->used < table->capacity);
-    while (*record_at(table, at) != 0 && *record_at(table, at) != key)
-        at = (at + 1) & mask;
-    return record_at(table, at);
+    while (*record_at(table, index) != 0 && *record_at(table, index) != key)
+        index = (index + 1) & mask;
+    return record_at(table, index);
 }
 
 static bool grow_table(struct xseg_hash_table *table)
@@ -75,10 +75,11 @@ void *xseg_hash_table_find_or_add(struct xseg_hash_table *table, uint64_t key)
 
 void *xseg_hash_table_next(const struct xseg_hash_table *table, const void *record)
 {
-    const unsigned char *last = record;
-    size_t at = last == NULL ? 0 : (size_t)(last - table->records) / table->record_bytes + 1;
+    const unsigned char *previous = record;
+    size_t index =
+        previous == NULL ? 0 : (size_t)(previous - table->records) / table->record_bytes + 1;
 
-    while (at < table->capacity && *record_at(table, at) == 0)
-        at++;
-    return at < table->capacity ? record_at(table, at) : NULL;
+    while (index < table->capacity && *record_at(table, index) == 0)
+        index++;
+    return index < table->capacity ? record_at(table, index) : NULL;
 }

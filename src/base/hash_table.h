@@ -6,8 +6,8 @@
  * but not resistant to keys that an adversary chooses.
  *
  * The table uses open addressing with linear probing, and is at most half full.  A record starts with its key, a nonzero
- * uint64_t; the rest of a new record is zeroed.  Records are never removed, and they move when a record is added.  intern.h
- * has the table that threads read without a lock, and whose records do not move.
+ * uint64_t; the other members of a new record are zeroed.  Records are never removed, and they move when a record is added.
+ * intern.h has the table that threads read without a lock, and whose records do not move.
  *
  * Locking: the owner's lock.
  */
@@ -18,7 +18,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Both halves of a product, so that every bit of both factors has an effect. */
+/* Combine both halves of a 128-bit product, so that every bit of both factors affects the result. */
 static inline uint64_t xseg_hash_fold(uint64_t a, uint64_t b)
 {
     __extension__ typedef unsigned __int128 wide;
@@ -36,20 +36,21 @@ static inline uint64_t xseg_hash_word(uint64_t word, uint64_t seed)
 /* The hash of `count` words, in two independent lanes. */
 static inline uint64_t xseg_hash_words(const void *words, size_t count, uint64_t seed)
 {
-    const unsigned char *at = words;
-    uint64_t word[4], one = seed ^ count, other = one;
+    const unsigned char *next = words;
+    uint64_t word[4], lane_a = seed ^ count, lane_b = lane_a;
 
-    for (; count >= 4; count -= 4, at += sizeof(word)) {
-        memcpy(word, at, sizeof(word));
-        one = xseg_hash_fold(word[0] ^ one ^ 0xe7037ed1a0b428dbu, word[1] ^ 0x8ebc6af09c88c6e3u);
-        other =
-            xseg_hash_fold(word[2] ^ other ^ 0x589965cc75374cc3u, word[3] ^ 0x1d8e4e27c47d124fu);
+    for (; count >= 4; count -= 4, next += sizeof(word)) {
+        memcpy(word, next, sizeof(word));
+        lane_a =
+            xseg_hash_fold(word[0] ^ lane_a ^ 0xe7037ed1a0b428dbu, word[1] ^ 0x8ebc6af09c88c6e3u);
+        lane_b =
+            xseg_hash_fold(word[2] ^ lane_b ^ 0x589965cc75374cc3u, word[3] ^ 0x1d8e4e27c47d124fu);
     }
-    for (; count > 0; count--, at += sizeof(word[0])) {
-        memcpy(word, at, sizeof(word[0]));
-        one = xseg_hash_word(word[0], one);
+    for (; count > 0; count--, next += sizeof(word[0])) {
+        memcpy(word, next, sizeof(word[0]));
+        lane_a = xseg_hash_word(word[0], lane_a);
     }
-    return xseg_hash_word(one, other);
+    return xseg_hash_word(lane_a, lane_b);
 }
 
 struct xseg_hash_table {
@@ -69,7 +70,7 @@ void *xseg_hash_table_find(const struct xseg_hash_table *table, uint64_t key);
 /* Find the record of a key, or add one; NULL if out of host memory. */
 void *xseg_hash_table_find_or_add(struct xseg_hash_table *table, uint64_t key);
 
-/* Iterate in unspecified order: the record after `record`, or the first one if it is NULL.  NULL: there are no more. */
+/* Iterate in unspecified order.  Returns the record after `record`, or the first one if `record` is NULL; NULL at the end. */
 void *xseg_hash_table_next(const struct xseg_hash_table *table, const void *record);
 
 #endif

@@ -48,12 +48,12 @@ static void unregister_lsan_root(const void *memory, size_t bytes)
 
 /* --- Demand-zero memory. --- */
 
-/* The offset of the next piece in its first page. */
+/* The offset of the next allocation in its first page. */
 static size_t next_page_offset(void)
 {
-    static atomic_size_t lines;
+    static atomic_size_t offset;
 
-    return atomic_fetch_add_explicit(&lines, 7 * LINE_BYTES, memory_order_relaxed) % PAGE_BYTES;
+    return atomic_fetch_add_explicit(&offset, 7 * LINE_BYTES, memory_order_relaxed) % PAGE_BYTES;
 }
 
 void *xseg_demand_zero_alloc(size_t bytes)
@@ -93,13 +93,13 @@ size_t xseg_demand_zero_resident(const void *memory, size_t bytes)
     if (memory == NULL || bytes < XSEG_DEMAND_ZERO_LARGE)
         return memory == NULL ? 0 : bytes;
     const size_t pages = ((uintptr_t)memory + bytes - first + page_bytes - 1) / page_bytes;
-    for (size_t at = 0; at < pages; at += PAGES_PER_CALL) {
-        const size_t some = pages - at < PAGES_PER_CALL ? pages - at : PAGES_PER_CALL;
+    for (size_t page = 0; page < pages; page += PAGES_PER_CALL) {
+        const size_t page_count = pages - page < PAGES_PER_CALL ? pages - page : PAGES_PER_CALL;
 
         /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
-        if (mincore((void *)(first + at * page_bytes), some * page_bytes, is_resident) != 0)
+        if (mincore((void *)(first + page * page_bytes), page_count * page_bytes, is_resident) != 0)
             return bytes;
-        for (size_t i = 0; i < some; i++)
+        for (size_t i = 0; i < page_count; i++)
             count += is_resident[i] & 1;
     }
     return count * page_bytes;

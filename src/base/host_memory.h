@@ -3,8 +3,8 @@
  * Host memory that is mapped directly from the kernel, in three kinds.
  *
  * *Demand-zero memory* is zeroed and usually touched only in part, such as the tables of a segment.  The kernel allocates a
- * page when it is first touched.  calloc() behaves like that only until the process frees a large piece; from then on it
- * carves such pieces from the heap and clears them, which costs 8 MB of stores for one segment of a large device.  Pieces
+ * page when it is first touched.  calloc() behaves like that only until the process frees a large chunk; afterwards it
+ * carves such chunks from the heap and clears them, which costs 8 MB of stores for one segment of a large device.  Allocations
  * start at different cache lines of their first page.  If they all started at the page boundary, the same members of all
  * arenas would map to one set of the L1 cache: eight streams in turn missed four lines per call.
  *
@@ -27,16 +27,16 @@
 
 /* --- Demand-zero memory. --- */
 
-/* Pieces of at least this size are mapped from the kernel, aligned to a cache line; smaller ones are on the heap. */
+/* Allocations of at least this size are mapped from the kernel, aligned to a cache line; smaller ones are on the heap. */
 #define XSEG_DEMAND_ZERO_LARGE ((size_t)32 << 10)
 
 /* Returns NULL if out of host memory. */
 void *xseg_demand_zero_alloc(size_t bytes);
 
-/* Free a piece of the given size; NULL is valid. */
+/* Free an allocation of the given size; NULL is valid. */
 void xseg_demand_zero_free(void *memory, size_t bytes);
 
-/* The resident bytes of a piece: pages that were read or written.  The whole size for pieces on the heap, and if the
+/* The resident bytes of an allocation: pages that were read or written.  The full size for allocations on the heap, and if the
  * kernel does not report residency; 0 for NULL. */
 size_t xseg_demand_zero_resident(const void *memory, size_t bytes);
 

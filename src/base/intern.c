@@ -12,7 +12,7 @@
 /* --- The bump allocator. --- */
 
 /* Memory is committed in steps of this size, to save system calls. */
-#define STEP_BYTES ((size_t)1 << 20)
+#define STEP_BYTES      ((size_t)1 << 20)
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
 bool xseg_bump_init(struct xseg_bump *bump, size_t bytes)
@@ -24,7 +24,7 @@ bool xseg_bump_init(struct xseg_bump *bump, size_t bytes)
     if (base == MAP_FAILED)
         return false;
     (void)madvise(base, bytes,
-                  MADV_NOHUGEPAGE); /* or the first record would make a huge page resident */
+                  MADV_NOHUGEPAGE); /* otherwise the first record would make a huge page resident */
     bump->base = base;
     bump->reserved = bytes;
     atomic_init(&bump->used, XSEG_BUMP_UNIT);
@@ -123,11 +123,11 @@ static struct xseg_intern_slots *load_slots(const struct xseg_intern_table *tabl
 /* Store an entry in the first empty slot from the slot that its hash selects. */
 static void insert_entry(struct xseg_intern_slots *slots, uint64_t entry)
 {
-    uint32_t at = (uint32_t)(entry >> 32);
+    uint32_t index = (uint32_t)(entry >> 32);
 
-    while (atomic_load_explicit(&slots->slot[at & slots->mask], memory_order_relaxed) != 0)
-        at++;
-    atomic_store_explicit(&slots->slot[at & slots->mask], entry, memory_order_release);
+    while (atomic_load_explicit(&slots->slot[index & slots->mask], memory_order_relaxed) != 0)
+        index++;
+    atomic_store_explicit(&slots->slot[index & slots->mask], entry, memory_order_release);
 }
 
 bool xseg_intern_table_init(struct xseg_intern_table *table, struct xseg_bump *memory)
@@ -173,24 +173,24 @@ bool xseg_intern_table_add(struct xseg_intern_table *table, struct xseg_bump *me
 }
 
 uint32_t xseg_intern_string(struct xseg_intern_table *table, struct xseg_bump *memory,
-                            const char *text, size_t length)
+                            const char *string, size_t length)
 {
     uint32_t hash = (uint32_t)length;
 
     for (size_t i = 0; i < length; i++)
-        hash = (hash ^ (unsigned char)text[i]) * 16777619u; /* FNV-1a */
+        hash = (hash ^ (unsigned char)string[i]) * 16777619u; /* FNV-1a */
     struct xseg_intern_search search = xseg_intern_table_search(table, hash);
     for (uint32_t handle = xseg_intern_table_next(&search); handle != 0;
          handle = xseg_intern_table_next(&search)) {
         const char *interned = xseg_bump_at(memory, handle);
 
-        if (strncmp(interned, text, length) == 0 && interned[length] == '\0')
+        if (strncmp(interned, string, length) == 0 && interned[length] == '\0')
             return handle;
     }
     char *copy = xseg_bump_alloc(memory, length + 1);
     if (copy == NULL)
         return 0;
-    memcpy(copy, text, length);
+    memcpy(copy, string, length);
     const uint32_t handle = xseg_bump_handle(memory, copy);
     return xseg_intern_table_add(table, memory, hash, handle) ? handle : 0;
 }
@@ -221,11 +221,12 @@ bool xseg_intern_table_audit(const struct xseg_intern_table *table,
         if (entry == 0)
             continue;
         used++;
-        for (uint32_t at = (uint32_t)(entry >> 32); (at & slots->mask) != i; at++)
+        for (uint32_t index = (uint32_t)(entry >> 32); (index & slots->mask) != i; index++)
             XSEG_INVARIANT(
                 violation, "TABLE-2",
-                atomic_load_explicit(&slots->slot[at & slots->mask], memory_order_relaxed) != 0,
-                "slot %" PRIu64 " is unreachable: slot %" PRIu32 " is empty", i, at & slots->mask);
+                atomic_load_explicit(&slots->slot[index & slots->mask], memory_order_relaxed) != 0,
+                "slot %" PRIu64 " is unreachable: slot %" PRIu32 " is empty", i,
+                index & slots->mask);
     }
     XSEG_INVARIANT(violation, "TABLE-1",
                    used == table->used && used <= (uint64_t)slots->mask / 2 + 1,

@@ -6,15 +6,16 @@
  * frees them.  All addresses are reserved first and committed as they are needed.  A record never moves, so a thread that has
  * its address reads it without a lock, and a 32-bit *handle*, the offset in units of XSEG_BUMP_UNIT, identifies it.
  *
- * An *intern table* maps hashes to handles.  It knows neither keys nor records: the caller iterates over the handles of a
+ * An *intern table* maps hashes to handles.  It contains neither keys nor records: the caller iterates over the handles of a
  * hash and compares the records.  Slots of 64 bits contain hash and handle, and 0 is an empty slot; probing is linear.  A
- * table that is half full is copied into one of twice the size.  The old slots remain valid for concurrent readers, which
+ * table that is half full is copied into a table of twice the size.  The old slots remain valid for concurrent readers, which
  * may miss later insertions, so a caller that finds nothing searches again under the lock before it inserts.
  *
  * Stacks, frames, strings and module sets (stack_depot.h, modules.h), and labels (history) are stored this way.
  *
  * Invariants:
- *   BUMP-1   XSEG_BUMP_UNIT <= used <= committed <= reserved, and used is a multiple of XSEG_BUMP_UNIT.
+ *   BUMP-1   XSEG_BUMP_UNIT <= used <= committed <= reserved, and used is a multiple of XSEG_BUMP_UNIT.  Before the first
+ *            record, committed is 0.
  *   TABLE-1  `used` is the number of slots that are not empty, at most half of all.
  *   TABLE-2  no slot is empty between the slot that a hash selects and the slot of a handle with this hash.
  *
@@ -97,7 +98,7 @@ struct xseg_intern_table {
 /* The state of a search. */
 struct xseg_intern_search {
     const struct xseg_intern_slots *slots;
-    uint32_t hash, at;
+    uint32_t hash, next; /* next: unmasked index of a slot */
 };
 
 /* Returns false if the memory is full. */
@@ -117,7 +118,7 @@ xseg_intern_table_search(const struct xseg_intern_table *table, uint32_t hash)
 
     search.slots = atomic_load_explicit(&table->slots, memory_order_acquire);
     search.hash = hash;
-    search.at = hash;
+    search.next = hash;
     return search;
 }
 
@@ -126,7 +127,7 @@ static inline uint32_t xseg_intern_table_next(struct xseg_intern_search *search)
 {
     for (;;) {
         const uint64_t slot = atomic_load_explicit(
-            &search->slots->slot[search->at++ & search->slots->mask], memory_order_acquire);
+            &search->slots->slot[search->next++ & search->slots->mask], memory_order_acquire);
 
         if (slot == 0)
             return 0;
@@ -141,7 +142,7 @@ void xseg_intern_table_for_each(const struct xseg_intern_table *table,
 
 /* The handle of a string of `length` bytes, which is copied and terminated if it is new; 0 if the memory is full. */
 uint32_t xseg_intern_string(struct xseg_intern_table *table, struct xseg_bump *memory,
-                            const char *text, size_t length);
+                            const char *string, size_t length);
 
 bool xseg_intern_table_audit(const struct xseg_intern_table *table,
                              struct xseg_violation *violation);

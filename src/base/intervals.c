@@ -64,31 +64,32 @@ static uint32_t compute_priority(uint64_t begin, uint64_t order)
 
 void xseg_intervals_insert(struct xseg_intervals *tree, struct xseg_interval *node)
 {
-    struct xseg_interval **at = &tree->root;
+    struct xseg_interval **link = &tree->root;
 
     XSEG_ASSERT(node->begin < node->end);
     node->priority = compute_priority(node->begin, node->order);
-    while (*at != NULL && (*at)->priority >= node->priority) {
-        (*at)->max_end = xseg_max((*at)->max_end, node->end);
-        at = is_after_position(*at, node->begin, node->order) ? &(*at)->left : &(*at)->right;
+    while (*link != NULL && (*link)->priority >= node->priority) {
+        (*link)->max_end = xseg_max((*link)->max_end, node->end);
+        link =
+            is_after_position(*link, node->begin, node->order) ? &(*link)->left : &(*link)->right;
     }
-    split_subtree(*at, node->begin, node->order, &node->left, &node->right);
+    split_subtree(*link, node->begin, node->order, &node->left, &node->right);
     update_max_end(node);
-    *at = node;
+    *link = node;
 }
 
-static struct xseg_interval *remove_from_subtree(struct xseg_interval *at,
+static struct xseg_interval *remove_from_subtree(struct xseg_interval *root,
                                                  const struct xseg_interval *node)
 {
-    XSEG_ASSERT(at != NULL);
-    if (at == node)
-        return join_subtrees(at->left, at->right);
-    if (is_after_position(at, node->begin, node->order))
-        at->left = remove_from_subtree(at->left, node);
+    XSEG_ASSERT(root != NULL);
+    if (root == node)
+        return join_subtrees(root->left, root->right);
+    if (is_after_position(root, node->begin, node->order))
+        root->left = remove_from_subtree(root->left, node);
     else
-        at->right = remove_from_subtree(at->right, node);
-    update_max_end(at);
-    return at;
+        root->right = remove_from_subtree(root->right, node);
+    update_max_end(root);
+    return root;
 }
 
 void xseg_intervals_remove(struct xseg_intervals *tree, struct xseg_interval *node)
@@ -99,37 +100,37 @@ void xseg_intervals_remove(struct xseg_intervals *tree, struct xseg_interval *no
 struct xseg_interval *xseg_intervals_first(const struct xseg_intervals *tree, uint64_t begin,
                                            uint64_t end)
 {
-    struct xseg_interval *at = tree->root;
+    struct xseg_interval *node = tree->root;
 
-    while (at != NULL && at->max_end > begin) {
+    while (node != NULL && node->max_end > begin) {
         /* If a node of the left subtree ends after `begin`, the first match is there, or no node matches. */
-        if (at->left != NULL && at->left->max_end > begin)
-            at = at->left;
-        else if (at->begin < end && at->end > begin)
-            return at;
+        if (node->left != NULL && node->left->max_end > begin)
+            node = node->left;
+        else if (node->begin < end && node->end > begin)
+            return node;
         else
-            at = at->begin < end ? at->right : NULL;
+            node = node->begin < end ? node->right : NULL;
     }
     return NULL;
 }
 
-static struct xseg_interval *find_next(struct xseg_interval *at, uint64_t begin, uint64_t end,
-                                       uint64_t after, uint64_t order)
+static struct xseg_interval *find_next(struct xseg_interval *root, uint64_t begin, uint64_t end,
+                                       uint64_t after_begin, uint64_t after_order)
 {
     struct xseg_interval *found;
 
-    if (at == NULL || at->max_end <= begin)
+    if (root == NULL || root->max_end <= begin)
         return NULL;
-    if (!is_after_position(at, after, order))
-        return find_next(at->right, begin, end, after, order);
-    found = find_next(at->left, begin, end, after, order);
-    if (found != NULL || at->begin >= end)
+    if (!is_after_position(root, after_begin, after_order))
+        return find_next(root->right, begin, end, after_begin, after_order);
+    found = find_next(root->left, begin, end, after_begin, after_order);
+    if (found != NULL || root->begin >= end)
         return found;
-    return at->end > begin ? at : find_next(at->right, begin, end, after, order);
+    return root->end > begin ? root : find_next(root->right, begin, end, after_begin, after_order);
 }
 
 struct xseg_interval *xseg_intervals_next(const struct xseg_intervals *tree, uint64_t begin,
-                                          uint64_t end, uint64_t after, uint64_t order)
+                                          uint64_t end, uint64_t after_begin, uint64_t after_order)
 {
-    return find_next(tree->root, begin, end, after, order);
+    return find_next(tree->root, begin, end, after_begin, after_order);
 }

@@ -31,9 +31,9 @@ void xseg_intervals_remove(struct xseg_intervals *tree, struct xseg_interval *no
 struct xseg_interval *xseg_intervals_first(const struct xseg_intervals *tree, uint64_t begin,
                                            uint64_t end);
 
-/* Find the first overlapping interval after the position (after, order).  The interval at that position may have been
- * removed. */
+/* Find the first overlapping interval after the position (after_begin, after_order).  The interval at that position may have
+ * been removed. */
 struct xseg_interval *xseg_intervals_next(const struct xseg_intervals *tree, uint64_t begin,
-                                          uint64_t end, uint64_t after, uint64_t order);
+                                          uint64_t end, uint64_t after_begin, uint64_t after_order);
 
 #endif

@@ -23,13 +23,13 @@ static inline bool xseg_list_is_empty(const struct xseg_list *list)
     return list->next == list;
 }
 
-/* Insert a node before `at`; before the head means as the last node. */
-static inline void xseg_list_insert(struct xseg_list *at, struct xseg_list *node)
+/* Insert a node before `next`.  If `next` is the head, the node becomes the last one. */
+static inline void xseg_list_insert(struct xseg_list *next, struct xseg_list *node)
 {
-    node->prev = at->prev;
-    node->next = at;
-    at->prev->next = node;
-    at->prev = node;
+    node->prev = next->prev;
+    node->next = next;
+    next->prev->next = node;
+    next->prev = node;
 }
 
 static inline void xseg_list_remove(struct xseg_list *node)

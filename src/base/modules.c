@@ -24,7 +24,7 @@ void xseg_modules_init(struct xseg_modules *modules, struct xseg_bump *memory)
 
 struct loader_entry {
     const char *name;
-    uint64_t shape;
+    uint64_t headers_hash;
     uintptr_t base, start, end;
     char build_id[2 * BUILD_ID_BYTES + 1]; /* empty if there is none */
 };
@@ -38,35 +38,35 @@ static void *pointer_to(uintptr_t address)
 static void find_build_id(struct loader_entry *entry, const unsigned char *notes, size_t bytes,
                           size_t align)
 {
-    ElfW(Nhdr) head;
+    ElfW(Nhdr) header;
 
     align = align == 8 ? 8 : 4;
-    while (bytes >= sizeof(head)) {
-        memcpy(&head, notes, sizeof(head));
-        const size_t id = sizeof(head) + xseg_round_up(head.n_namesz, align);
-        const size_t next = id + xseg_round_up(head.n_descsz, align);
+    while (bytes >= sizeof(header)) {
+        memcpy(&header, notes, sizeof(header));
+        const size_t id_offset = sizeof(header) + xseg_round_up(header.n_namesz, align);
+        const size_t note_bytes = id_offset + xseg_round_up(header.n_descsz, align);
 
-        if (next > bytes)
+        if (note_bytes > bytes)
             return;
-        if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == sizeof(ELF_NOTE_GNU) &&
-            memcmp(notes + sizeof(head), ELF_NOTE_GNU, sizeof(ELF_NOTE_GNU)) == 0) {
-            for (size_t i = 0; i < head.n_descsz && i < BUILD_ID_BYTES; i++)
-                (void)snprintf(entry->build_id + 2 * i, 3, "%02x", notes[id + i]);
+        if (header.n_type == NT_GNU_BUILD_ID && header.n_namesz == sizeof(ELF_NOTE_GNU) &&
+            memcmp(notes + sizeof(header), ELF_NOTE_GNU, sizeof(ELF_NOTE_GNU)) == 0) {
+            for (size_t i = 0; i < header.n_descsz && i < BUILD_ID_BYTES; i++)
+                (void)snprintf(entry->build_id + 2 * i, 3, "%02x", notes[id_offset + i]);
             return;
         }
-        notes += next;
-        bytes -= next;
+        notes += note_bytes;
+        bytes -= note_bytes;
     }
 }
 
-/* Whether a part of the file is in memory: a part outside of all loaded segments is not. */
-static bool is_mapped_part(const struct dl_phdr_info *info, const ElfW(Phdr) * part)
+/* Whether a range of the file is in a loaded segment; other ranges are not in memory. */
+static bool is_in_loaded_segment(const struct dl_phdr_info *info, const ElfW(Phdr) * header)
 {
     for (unsigned i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
 
-        if (segment->p_type == PT_LOAD && part->p_vaddr - segment->p_vaddr < segment->p_filesz &&
-            part->p_filesz <= segment->p_filesz - (part->p_vaddr - segment->p_vaddr))
+        if (segment->p_type == PT_LOAD && header->p_vaddr - segment->p_vaddr < segment->p_filesz &&
+            header->p_filesz <= segment->p_filesz - (header->p_vaddr - segment->p_vaddr))
             return true;
     }
     return false;
@@ -79,18 +79,18 @@ static bool read_loader_entry(const struct dl_phdr_info *info, struct loader_ent
     entry->name = info->dlpi_name != NULL ? info->dlpi_name : "";
     entry->base = info->dlpi_addr;
     entry->start = UINTPTR_MAX;
-    entry->shape =
+    entry->headers_hash =
         xseg_hash_words(info->dlpi_phdr, info->dlpi_phnum * (sizeof(*info->dlpi_phdr) / 8), 0);
     for (unsigned i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
-        const uintptr_t start = info->dlpi_addr + part->p_vaddr;
+        const ElfW(Phdr) *header = &info->dlpi_phdr[i];
+        const uintptr_t start = info->dlpi_addr + header->p_vaddr;
 
-        if (part->p_type == PT_LOAD) {
+        if (header->p_type == PT_LOAD) {
             entry->start = xseg_min(entry->start, start);
-            entry->end = xseg_max(entry->end, start + part->p_memsz);
-        } else if (part->p_type == PT_NOTE && entry->build_id[0] == '\0' &&
-                   is_mapped_part(info, part)) {
-            find_build_id(entry, pointer_to(start), part->p_filesz, part->p_align);
+            entry->end = xseg_max(entry->end, start + header->p_memsz);
+        } else if (header->p_type == PT_NOTE && entry->build_id[0] == '\0' &&
+                   is_in_loaded_segment(info, header)) {
+            find_build_id(entry, pointer_to(start), header->p_filesz, header->p_align);
         }
     }
     return entry->start < entry->end;
@@ -98,13 +98,13 @@ static bool read_loader_entry(const struct dl_phdr_info *info, struct loader_ent
 
 /* --- Records of modules and mappings. --- */
 
-static const char *copy_string(struct xseg_modules *modules, const char *text)
+static const char *copy_string(struct xseg_modules *modules, const char *string)
 {
-    const size_t bytes = strlen(text) + 1;
+    const size_t bytes = strlen(string) + 1;
     char *copy = xseg_bump_alloc(modules->memory, bytes);
 
     if (copy != NULL)
-        memcpy(copy, text, bytes);
+        memcpy(copy, string, bytes);
     return copy;
 }
 
@@ -112,7 +112,7 @@ static const char *copy_string(struct xseg_modules *modules, const char *text)
  * passed to dlopen(). */
 static const char *copy_path(struct xseg_modules *modules, const char *name)
 {
-    char path[PATH_MAX], folder[PATH_MAX];
+    char path[PATH_MAX], directory[PATH_MAX];
 
     if (name[0] == '\0') {
         const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
@@ -120,15 +120,16 @@ static const char *copy_path(struct xseg_modules *modules, const char *name)
         path[length > 0 ? length : 0] = '\0';
         return copy_string(modules, path);
     }
-    if (name[0] != '/' && strchr(name, '/') != NULL && getcwd(folder, sizeof(folder)) != NULL &&
-        (size_t)snprintf(path, sizeof(path), "%s/%s", folder, name) < sizeof(path))
+    if (name[0] != '/' && strchr(name, '/') != NULL &&
+        getcwd(directory, sizeof(directory)) != NULL &&
+        (size_t)snprintf(path, sizeof(path), "%s/%s", directory, name) < sizeof(path))
         return copy_string(modules, path);
     return copy_string(modules, name);
 }
 
 static bool matches_module(const struct xseg_module *module, const struct loader_entry *entry)
 {
-    return module->shape == entry->shape && strcmp(module->name, entry->name) == 0 &&
+    return module->headers_hash == entry->headers_hash && strcmp(module->name, entry->name) == 0 &&
            strcmp(module->build_id != NULL ? module->build_id : "", entry->build_id) == 0;
 }
 
@@ -147,7 +148,7 @@ static struct xseg_module *intern_module(struct xseg_modules *modules,
         return NULL;
     module->name = copy_string(modules, entry->name);
     module->path = copy_path(modules, entry->name);
-    module->shape = entry->shape;
+    module->headers_hash = entry->headers_hash;
     if (entry->build_id[0] != '\0')
         module->build_id = copy_string(modules, entry->build_id);
     if (module->name == NULL || module->path == NULL ||
@@ -198,7 +199,7 @@ static int record_loader_entry(struct dl_phdr_info *info, size_t bytes, void *co
     if (mapping == NULL)
         modules->is_current = false; /* the memory is full; retry at the next call */
     else
-        mapping->is_seen = true;
+        mapping->is_reported = true;
     return 0;
 }
 
@@ -212,14 +213,14 @@ static void insert_loaded(struct xseg_modules *modules, const struct xseg_module
     modules->loaded[i] = mapping;
 }
 
-/* Reserve capacity in `loaded` for all mappings that were seen; false if the memory is full. */
+/* Reserve capacity in `loaded` for all reported mappings; false if the memory is full. */
 static bool reserve_loaded(struct xseg_modules *modules)
 {
     uint32_t count = 0;
 
     for (const struct xseg_module_mapping *mapping = modules->mappings; mapping != NULL;
          mapping = mapping->next)
-        count += mapping->is_seen;
+        count += mapping->is_reported;
     if (count <= modules->loaded_capacity)
         return true;
     const struct xseg_module_mapping **loaded =
@@ -235,14 +236,14 @@ static void refresh_mappings(struct xseg_modules *modules)
 {
     for (struct xseg_module_mapping *mapping = modules->mappings; mapping != NULL;
          mapping = mapping->next)
-        mapping->is_seen = false;
+        mapping->is_reported = false;
     modules->is_current = true;
     (void)dl_iterate_phdr(record_loader_entry, modules);
     modules->loaded_count = 0;
     const bool fits = reserve_loaded(modules);
     for (struct xseg_module_mapping *mapping = modules->mappings; mapping != NULL;
          mapping = mapping->next) {
-        const bool is_loaded = mapping->is_seen && fits;
+        const bool is_loaded = mapping->is_reported && fits;
 
         if (is_loaded)
             insert_loaded(modules, mapping);
@@ -256,13 +257,13 @@ static void refresh_mappings(struct xseg_modules *modules)
 
 struct locked_call {
     struct xseg_modules *modules;
-    void (*run)(void *context);
+    void (*function)(void *context);
     void *context;
-    bool has_run;
+    bool was_called;
 };
 
 /* The loader calls this for the first module, under its recursive lock. */
-static int run_locked(struct dl_phdr_info *info, size_t bytes, void *context)
+static int refresh_and_call(struct dl_phdr_info *info, size_t bytes, void *context)
 {
     struct locked_call *call = context;
     struct xseg_modules *modules = call->modules;
@@ -276,18 +277,18 @@ static int run_locked(struct dl_phdr_info *info, size_t bytes, void *context)
         modules->subs = has_counts ? info->dlpi_subs : 0;
         XSEG_AUDIT(xseg_modules_audit, modules);
     }
-    call->run(call->context);
-    call->has_run = true;
+    call->function(call->context);
+    call->was_called = true;
     return 1;
 }
 
-void xseg_modules_call_locked(struct xseg_modules *modules, void (*run)(void *context),
+void xseg_modules_call_locked(struct xseg_modules *modules, void (*function)(void *context),
                               void *context)
 {
-    struct locked_call call = {modules, run, context, false};
+    struct locked_call call = {modules, function, context, false};
 
-    (void)dl_iterate_phdr(run_locked, &call);
-    XSEG_ASSERT(call.has_run);
+    (void)dl_iterate_phdr(refresh_and_call, &call);
+    XSEG_ASSERT(call.was_called);
 }
 
 const struct xseg_module_mapping *xseg_modules_find(const struct xseg_modules *modules,
@@ -310,19 +311,17 @@ const struct xseg_module_mapping *xseg_modules_find(const struct xseg_modules *m
 
 static bool audit_uniqueness(const struct xseg_modules *modules, struct xseg_violation *violation)
 {
-    for (const struct xseg_module *one = modules->modules; one != NULL; one = one->next)
-        for (const struct xseg_module *other = one->next; other != NULL; other = other->next)
+    for (const struct xseg_module *a = modules->modules; a != NULL; a = a->next)
+        for (const struct xseg_module *b = a->next; b != NULL; b = b->next)
             XSEG_INVARIANT(violation, "MODULES-2",
-                           one->shape != other->shape || strcmp(one->name, other->name) != 0 ||
-                               strcmp(one->build_id != NULL ? one->build_id : "",
-                                      other->build_id != NULL ? other->build_id : "") != 0,
-                           "module %.120s exists twice", one->name);
-    for (const struct xseg_module_mapping *one = modules->mappings; one != NULL; one = one->next)
-        for (const struct xseg_module_mapping *other = one->next; other != NULL;
-             other = other->next)
-            XSEG_INVARIANT(
-                violation, "MODULES-2", one->module != other->module || one->base != other->base,
-                "module %.100s is mapped twice at %#" PRIxPTR, one->module->name, one->base);
+                           a->headers_hash != b->headers_hash || strcmp(a->name, b->name) != 0 ||
+                               strcmp(a->build_id != NULL ? a->build_id : "",
+                                      b->build_id != NULL ? b->build_id : "") != 0,
+                           "module %.120s exists twice", a->name);
+    for (const struct xseg_module_mapping *a = modules->mappings; a != NULL; a = a->next)
+        for (const struct xseg_module_mapping *b = a->next; b != NULL; b = b->next)
+            XSEG_INVARIANT(violation, "MODULES-2", a->module != b->module || a->base != b->base,
+                           "module %.100s is mapped twice at %#" PRIxPTR, a->module->name, a->base);
     return true;
 }
 

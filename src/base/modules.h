@@ -21,12 +21,13 @@
  *
  * Invariants:
  *   MODULES-1  `loaded` contains exactly the loaded mappings, in ascending order, and they do not overlap.
- *   MODULES-2  modules differ in path, build ID or hash; mappings differ in module or address.
+ *   MODULES-2  modules differ in name, build ID or hash; mappings differ in module or address.
  *   FRAMES-1   each frame is found by its address and mapping, which identify it.
  *   FRAMES-2   a frame in no mapping has no source.
  *
- * Locking: the owner's lock covers all functions of modules, xseg_frames_add() and xseg_frames_set_source().  Reading
- * frames, and the members of modules and mappings, of which only `is_loaded` changes, is lock-free.
+ * Locking: the owner's lock covers all functions of modules, xseg_frames_add() and xseg_frames_set_source().  Reads of
+ * frames, modules and mappings (except `is_reported`) are lock-free; of their members, only `is_loaded` and the source of a
+ * frame change.
  */
 #ifndef XSEG_BASE_MODULES_H
 #define XSEG_BASE_MODULES_H
@@ -42,10 +43,10 @@
 
 struct xseg_module {
     struct xseg_module *next;
-    const char *name;     /* of the loader */
-    const char *path;     /* absolute if it could be determined */
-    const char *build_id; /* in hexadecimal digits; NULL if there is none */
-    uint64_t shape;       /* hash of the program headers */
+    const char *name;      /* of the loader */
+    const char *path;      /* absolute if it could be determined */
+    const char *build_id;  /* in hexadecimal digits; NULL if there is none */
+    uint64_t headers_hash; /* hash of the program headers */
 };
 
 struct xseg_module_mapping {
@@ -54,7 +55,7 @@ struct xseg_module_mapping {
     uintptr_t base;       /* added to addresses of the file */
     uintptr_t start, end; /* the range of addresses */
     atomic_bool is_loaded;
-    bool is_seen; /* by the refresh in progress */
+    bool is_reported; /* by the loader, in the refresh in progress */
 };
 
 struct xseg_modules {
@@ -74,11 +75,11 @@ void xseg_modules_init(struct xseg_modules *modules, struct xseg_bump *memory);
 /*
  * Call a function under the loader's lock, after a refresh of the mappings if modules were loaded or unloaded.
  *
- * run: must neither load or unload modules nor allocate from the heap
+ * function: must not load or unload modules, and must not allocate from the heap
  *
  * Cost: about 50 ns, and about 200 ns per module for a refresh.
  */
-void xseg_modules_call_locked(struct xseg_modules *modules, void (*run)(void *context),
+void xseg_modules_call_locked(struct xseg_modules *modules, void (*function)(void *context),
                               void *context);
 
 /* Find the loaded mapping that contains an address, as of the last refresh; NULL if there is none. */
@@ -101,7 +102,7 @@ struct xseg_frame {
     const struct xseg_module_mapping *mapping; /* NULL: none */
     uint64_t symbol_offset;                    /* of the frame from the function */
     uint32_t symbol, file, line;
-    atomic_bool is_resolved; /* stored after the source, which does not change any more */
+    atomic_bool is_resolved; /* stored after the source, which never changes afterwards */
 };
 
 /* The location and the source of a frame.  Strings belong to the table. */
@@ -126,7 +127,7 @@ struct xseg_stack_source {
 };
 
 /* The address of the call, by which a frame is looked up. */
-static inline uintptr_t xseg_frames_call(const void *pc)
+static inline uintptr_t xseg_frames_call_address(const void *pc)
 {
     return (uintptr_t)pc - 1;
 }

@@ -15,11 +15,11 @@ void xseg_mutex_fini(struct xseg_mutex *lock)
     (void)pthread_mutex_destroy(&lock->os);
 }
 
-/* Record a lock of a rank, and verify that the thread holds no lock of the rank `from` or above. */
-static void record_acquired(enum xseg_lock_rank rank, unsigned from)
+/* Record a lock of a rank, and verify that the thread holds no lock of the rank `min_rank` or above. */
+static void record_acquired(enum xseg_lock_rank rank, unsigned min_rank)
 {
-    for (unsigned other = from; other < XSEG_RANK_COUNT; other++)
-        if (held[other] != 0)
+    for (unsigned held_rank = min_rank; held_rank < XSEG_RANK_COUNT; held_rank++)
+        if (held[held_rank] != 0)
             xseg_panic(__FILE__, __LINE__, "lock order", "a lock of this rank or above is held");
     held[rank]++;
 }

@@ -147,14 +147,14 @@ void xseg_pickle_reference(struct xseg_pickle_writer *pickle, uint32_t memo)
 /* Write a string; each byte that is not valid UTF-8 becomes a question mark. */
 static void put_utf8(struct xseg_pickle_writer *pickle, const unsigned char *text, size_t length)
 {
-    for (size_t at = 0; at < length;) {
-        const size_t bytes = xseg_utf8_measure(text + at, length - at);
+    for (size_t offset = 0; offset < length;) {
+        const size_t bytes = xseg_utf8_measure(text + offset, length - offset);
 
         if (bytes == 0)
             put_byte(pickle, '?');
         else
-            xseg_file_writer_write(pickle->file, text + at, bytes);
-        at += bytes == 0 ? 1 : bytes;
+            xseg_file_writer_write(pickle->file, text + offset, bytes);
+        offset += bytes == 0 ? 1 : bytes;
     }
 }
 

@@ -4,7 +4,7 @@
  *
  * Each allocator with the key has one memfd of fixed size, named XSEG_PUBLISHED_NAME, that contains one struct
  * xseg_published.  Readers find the memfd as /proc/PID/fd/N, a link to "/memfd:xseg-top (deleted)".  Numbers are in the
- * byte order of the machine.
+ * byte order of the host.
  *
  * Two samples are written alternately, without a lock.  The sample `sequence % 2` is complete and unchanged while
  * `sequence` does not change, so a reader reads `sequence`, that sample, and `sequence` again, and starts over if it
@@ -63,7 +63,7 @@ struct xseg_published_pool {
     int32_t ordinal; /* of the device */
     uint32_t kind;   /* enum xseg_published_kind */
     uint32_t count;  /* OTHERS: number of pools; otherwise 1 */
-    uint32_t number; /* ID of a private pool, from 1 in the order of creation */
+    uint32_t id;     /* of a private pool, from 1 in the order of creation */
     uint64_t allocated, pending, cached, reserved; /* as those of a device */
     uint64_t reserved_peak;                        /* OTHERS and RETIRED: current value */
     uint64_t registered;                           /* as that of a device */

@@ -26,7 +26,7 @@ _Static_assert(sizeof(struct xseg_shared_budget_image) == 40 + XSEG_SHARED_BUDGE
 _Static_assert(sizeof(struct xseg_shared_budget_image) <= SLOT_BYTES, "a record fits into a slot");
 _Static_assert(XSEG_SHARED_BUDGET_FILE_HEADER + XSEG_SHARED_BUDGET_SLOTS * SLOT_BYTES ==
                    XSEG_SHARED_BUDGET_FILE_BYTES,
-               "the file has room for all slots, and no more");
+               "the file contains all slots, and nothing else");
 _Static_assert(SLOT_LOCKS + XSEG_SHARED_BUDGET_SLOTS <= RECORD_LOCKS,
                "all locks have different bytes");
 _Static_assert(XSEG_SHARED_BUDGET_SLOTS <= 64, "a uint64_t has a bit per slot");
@@ -163,11 +163,11 @@ static bool is_valid_device(const struct xseg_shared_budget_device *device)
 {
     return device->physical < XSEG_SHARED_BUDGET_BYTES_BOUND && device->idle <= device->physical &&
            device->demand < XSEG_SHARED_BUDGET_BYTES_BOUND &&
-           device->floor < XSEG_SHARED_BUDGET_BYTES_BOUND && device->growing <= device->demand &&
-           device->share <= XSEG_SHARED_BUDGET_WHOLE_SHARE;
+           device->min_bytes < XSEG_SHARED_BUDGET_BYTES_BOUND &&
+           device->growing <= device->demand && device->share <= XSEG_SHARED_BUDGET_FULL_SHARE;
 }
 
-/* Whether the devices of a record are valid.  Their number is valid already. */
+/* Whether the devices of a record are valid; the caller has checked their number. */
 static bool is_valid_record(const struct xseg_shared_budget_record *record)
 {
     for (unsigned i = 0; i < record->device_count; i++) {
@@ -202,21 +202,21 @@ xseg_status xseg_shared_budget_write(struct xseg_shared_budget *budget,
     return publish_record(budget);
 }
 
-/* Read the record of a slot.  Returns false, without effect on `record`, if it is not valid. */
+/* Read the record of a slot.  Returns false, without effect on `out`, if the record is not valid. */
 static bool fetch_record(struct xseg_shared_budget *budget, unsigned slot,
-                         struct xseg_shared_budget_record *record)
+                         struct xseg_shared_budget_record *out)
 {
     struct xseg_shared_budget_image *image = &budget->fetched;
-    struct xseg_shared_budget_record *found = &image->record;
+    struct xseg_shared_budget_record *record = &image->record;
 
     if (pread(budget->file.descriptor, image, sizeof(*image), slot_offset(slot)) !=
             (ssize_t)sizeof(*image) ||
-        found->device_count > XSEG_SHARED_BUDGET_DEVICES ||
-        image->checksum != checksum_record(found) || !is_valid_record(found))
+        record->device_count > XSEG_SHARED_BUDGET_DEVICES ||
+        image->checksum != checksum_record(record) || !is_valid_record(record))
         return false;
-    memset((char *)found + record_size(found), 0, sizeof(*found) - record_size(found));
-    found->name[sizeof(found->name) - 1] = '\0';
-    *record = *found;
+    memset((char *)record + record_size(record), 0, sizeof(*record) - record_size(record));
+    record->name[sizeof(record->name) - 1] = '\0';
+    *out = *record;
     return true;
 }
 
@@ -247,15 +247,15 @@ static void read_slot(struct xseg_shared_budget *budget, unsigned slot,
         (void)sched_yield();
     }
     entry->state =
-        entry->state == XSEG_SHARED_BUDGET_FRESH || entry->state == XSEG_SHARED_BUDGET_KEPT
-            ? XSEG_SHARED_BUDGET_KEPT
+        entry->state == XSEG_SHARED_BUDGET_FRESH || entry->state == XSEG_SHARED_BUDGET_STALE
+            ? XSEG_SHARED_BUDGET_STALE
             : XSEG_SHARED_BUDGET_UNREADABLE;
 }
 
-/* Read the own slot, only to detect that another program has overwritten it, so that it is written again. */
+/* Read the own slot, only to detect that another program has overwritten the slot; then the next write restores it. */
 static void read_own_slot(struct xseg_shared_budget *budget)
 {
-    struct xseg_shared_budget_entry *entry = &budget->seen[budget->slot];
+    struct xseg_shared_budget_entry *entry = &budget->entries[budget->slot];
     const struct xseg_shared_budget_record *own = &budget->own.record;
 
     if (!fetch_record(budget, budget->slot, &entry->record) ||
@@ -281,9 +281,9 @@ xseg_status xseg_shared_budget_read(struct xseg_shared_budget *budget)
         if (slot == budget->slot)
             read_own_slot(budget);
         else if ((held >> slot & 1) != 0)
-            read_slot(budget, slot, &budget->seen[slot]);
+            read_slot(budget, slot, &budget->entries[slot]);
         else
-            budget->seen[slot].state = XSEG_SHARED_BUDGET_FREE;
+            budget->entries[slot].state = XSEG_SHARED_BUDGET_FREE;
     }
     return XSEG_OK;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The shared budget file: a file in which each of several processes publishes the memory it uses, and reads the others.
+ * The shared budget file: a file in which each of several processes publishes its memory, and reads the records of the others.
  *
  * The file has a header and XSEG_SHARED_BUDGET_SLOTS slots.  A process owns one slot, and writes one *record* to it: its
  * memory by device.  A slot is *held* while a running process has a valid record in it, and free otherwise.  Numbers are in
- * the byte order of the machine.  The file is read and written with system calls and never mapped, so a truncated file is an
+ * the byte order of the host.  The file is read and written with system calls and never mapped, so a truncated file is an
  * error instead of a SIGBUS.
  *
  * Locks are bytes of the header's page.  They belong to the open file description (F_OFD_SETLK), so they work across PID and
@@ -26,10 +26,10 @@
  *   BUDGET-FILE-6  Each write of a slot follows a check of path, kind, mode, links, size and header
  *                  (xseg_shared_budget_file_check()).  A file of zeros is checked again before its header is written.
  *
- * A process may be killed at any point.  Before the header is written, it leaves zeros, and the next process starts over
- * (BUDGET-FILE-1).  Afterwards it leaves a slot without locks, whose contents are not read; the next owner of the slot writes
- * a record before the record is valid (BUDGET-FILE-3).  Since the kernel releases the locks, no process waits for a dead one.
- * A stopped process keeps its slot and its record.
+ * A process may be killed at any point.  If the header is not written yet, the file contains zeros, and the next process
+ * starts over (BUDGET-FILE-1).  Later, the slot of a killed process has no locks, and its contents are not read; the next owner
+ * of the slot writes a record before the record is valid (BUDGET-FILE-3).  Since the kernel releases the locks, no process
+ * waits for a dead process.  A stopped process keeps its slot and its record.
  *
  * Between the check and the write of BUDGET-FILE-6, another program can overwrite the file, within microseconds.  The file
  * then gets one record of this process, at most 5168 bytes, in addition to its new contents.  Linux has no interface for an
@@ -130,13 +130,13 @@ int xseg_shared_budget_file_find_held(const struct xseg_shared_budget_file *file
 /* Upper bound of all sizes, except `released`. */
 #define XSEG_SHARED_BUDGET_BYTES_BOUND (UINT64_C(1) << 50)
 
-#define XSEG_SHARED_BUDGET_WHOLE_SHARE 1000000u
+#define XSEG_SHARED_BUDGET_FULL_SHARE 1000000u
 
 /*
  * The memory of a process on one device, in bytes unless stated otherwise.
  *
- * demand_since: the clock is the same for all processes of a machine, but a time namespace shifts it.  Readers treat a time
- * in the future as now, and use it only to order the waiting processes.
+ * demand_since: the clock is the same for all processes of a host, but a time namespace shifts it.  Readers treat a time in the
+ * future as the current time, and use times only to order the waiting processes.
  */
 struct xseg_shared_budget_device {
     uint8_t uuid[XSEG_SHARED_BUDGET_UUID];
@@ -145,9 +145,9 @@ struct xseg_shared_budget_device {
     uint64_t demand;   /* requested, but not yet granted */
     uint64_t growing;  /* part of the demand for which pages are being created: growing <= demand */
     uint64_t demand_since; /* ns of CLOCK_MONOTONIC */
-    uint64_t share;        /* in units of 1 / XSEG_SHARED_BUDGET_WHOLE_SHARE */
-    uint64_t floor;
-    uint64_t released; /* cumulative; wraps */
+    uint64_t share;        /* in units of 1 / XSEG_SHARED_BUDGET_FULL_SHARE */
+    uint64_t min_bytes;    /* idle memory is retained up to this many physical bytes */
+    uint64_t released;     /* cumulative; wraps */
 };
 
 /* The devices have different UUIDs.  Unused elements are zeroed. */
@@ -162,13 +162,13 @@ struct xseg_shared_budget_record {
 enum xseg_shared_budget_state {
     XSEG_SHARED_BUDGET_FREE,
     XSEG_SHARED_BUDGET_FRESH,     /* the record is the current one */
-    XSEG_SHARED_BUDGET_KEPT,      /* the slot is unreadable; the record is the last valid copy */
+    XSEG_SHARED_BUDGET_STALE,     /* the slot is unreadable; the record is the last valid copy */
     XSEG_SHARED_BUDGET_UNREADABLE /* the slot is held, but there is no valid copy */
 };
 
 struct xseg_shared_budget_entry {
     enum xseg_shared_budget_state state;
-    struct xseg_shared_budget_record record; /* if FRESH or KEPT */
+    struct xseg_shared_budget_record record; /* if FRESH or STALE */
 };
 
 /* The contents of a slot; the record ends after its last device. */
@@ -185,7 +185,7 @@ struct xseg_shared_budget {
     struct xseg_shared_budget_image own;
     struct xseg_shared_budget_image fetched; /* buffer for reads of slots */
     struct xseg_shared_budget_entry
-        seen[XSEG_SHARED_BUDGET_SLOTS]; /* by the last successful read */
+        entries[XSEG_SHARED_BUDGET_SLOTS]; /* results of the last successful read */
 };
 
 /*
@@ -202,7 +202,7 @@ xseg_status xseg_shared_budget_path(const char *name, char *path);
 
 /*
  * Open the shared budget file at a path, and acquire a slot.  The record has no devices at first.  A file that is created, or
- * was left incomplete, gets the mode 0660 regardless of the umask; if the file system is full, the file remains empty.
+ * is incomplete, gets the mode 0660 regardless of the umask; if the file system is full, the file remains empty.
  *
  * budget: closed, or uninitialized
  *
@@ -234,15 +234,15 @@ xseg_status xseg_shared_budget_write(struct xseg_shared_budget *budget,
                                      unsigned device_count);
 
 /*
- * Read all slots into `seen`, including the own one, seen[slot].
+ * Read all slots into `entries`, including the own slot, entries[slot].
  *
- * Returns: as xseg_shared_budget_write(); `seen` is unchanged on failure.
+ * Returns: as xseg_shared_budget_write(); `entries` is unchanged on failure.
  * Cost:    five system calls, and at most three for each held slot; more for unreadable records.
  */
 xseg_status xseg_shared_budget_read(struct xseg_shared_budget *budget);
 
 /*
- * Read all slots of the file at a path into `seen`, without a slot.  Nothing is created, locked or written.
+ * Read all slots of the file at a path into `entries`, without a slot.  Nothing is created, locked or written.
  *
  * budget: closed, or uninitialized; closed afterwards.  The states are FREE, FRESH and UNREADABLE.
  *

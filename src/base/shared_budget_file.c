@@ -12,7 +12,7 @@
 #include "src/base/error.h"
 #include "src/base/mutex.h"
 
-#define MAGIC   "xseg ledger"
+#define MAGIC   "xseg budget"
 #define VERSION 3u /* another version has another layout */
 
 #define HEADER_LOCK 0 /* the byte of the header lock */
@@ -137,12 +137,12 @@ static int open_or_create(const char *path)
 }
 
 /* Open the file, and add it to the list that fork handlers use.  Returns 0 or an errno. */
-static int open_and_register(struct xseg_shared_budget_file *file, int (*opens)(const char *path))
-    XSEG_REQUIRES(files_lock)
+static int open_and_register(struct xseg_shared_budget_file *file,
+                             int (*open_path)(const char *path)) XSEG_REQUIRES(files_lock)
 {
     struct stat status;
 
-    file->descriptor = opens(file->path);
+    file->descriptor = open_path(file->path);
     if (file->descriptor < 0)
         return errno;
     if (fstat(file->descriptor, &status) != 0) {
@@ -237,13 +237,13 @@ static xseg_status read_header(const struct xseg_shared_budget_file *file, struc
                                struct stat *status)
 {
     memset(header, 0, sizeof(*header));
-    const ssize_t got = pread(file->descriptor, header, sizeof(*header), 0);
+    const ssize_t bytes_read = pread(file->descriptor, header, sizeof(*header), 0);
     const int error = errno;
     const bool has_status = fstat(file->descriptor, status) == 0;
     const xseg_status checked = has_status ? check_kind(file, status) : XSEG_OK;
     if (checked != XSEG_OK)
         return checked;
-    if (has_status && got >= 0)
+    if (has_status && bytes_read >= 0)
         return XSEG_OK;
     return fail_to_read(file, has_status ? error : errno);
 }
@@ -262,13 +262,13 @@ static xseg_status check_blank(const struct xseg_shared_budget_file *file,
 
     *is_blank = status->st_size <= XSEG_SHARED_BUDGET_FILE_BYTES;
     for (off_t end = status->st_size; *is_blank && end > 0;) {
-        const off_t at = (end - 1) / step * step;
-        const ssize_t got = pread(file->descriptor, bytes, sizeof(bytes), at);
+        const off_t offset = (end - 1) / step * step;
+        const ssize_t bytes_read = pread(file->descriptor, bytes, sizeof(bytes), offset);
 
-        if (got < 0)
+        if (bytes_read < 0)
             return fail_to_read(file, errno);
-        *is_blank = is_zeroed(bytes, (size_t)got);
-        end = at;
+        *is_blank = is_zeroed(bytes, (size_t)bytes_read);
+        end = offset;
     }
     return XSEG_OK;
 }
@@ -378,9 +378,9 @@ static xseg_status wait_and_initialize(const struct xseg_shared_budget_file *fil
                          file->path);
     if (error != 0)
         return xseg_shared_budget_file_fail_to_lock(file, error);
-    const xseg_status made = initialize_file(file);
+    const xseg_status initialized = initialize_file(file);
     (void)xseg_shared_budget_file_unlock(file, HEADER_LOCK);
-    return made;
+    return initialized;
 }
 
 /* A valid header needs no lock, because it never changes (BUDGET-FILE-1); an invalid one may be incomplete. */
@@ -413,8 +413,8 @@ static xseg_status check_header_to_read(const struct xseg_shared_budget_file *fi
 
 /* Find the locks in [first, end) that other processes hold.  F_OFD_GETLK returns an arbitrary lock of the range, so the
  * ranges on both sides of it are searched recursively. */
-static int find_held_in(const struct xseg_shared_budget_file *file, off_t base, off_t first,
-                        off_t end, uint64_t *held)
+static int find_held_in_range(const struct xseg_shared_budget_file *file, off_t base, off_t first,
+                              off_t end, uint64_t *held)
 {
     if (first >= end)
         return 0;
@@ -423,18 +423,18 @@ static int find_held_in(const struct xseg_shared_budget_file *file, off_t base, 
         return errno;
     if (lock.l_type == F_UNLCK)
         return 0;
-    const off_t from = lock.l_start > first ? lock.l_start : first;
+    const off_t held_start = lock.l_start > first ? lock.l_start : first;
     const off_t lock_end = lock.l_start + lock.l_len;
-    const off_t to = lock.l_len == 0 || lock_end > end ? end : lock_end;
-    if (from >= to)
+    const off_t held_end = lock.l_len == 0 || lock_end > end ? end : lock_end;
+    if (held_start >= held_end)
         return EIO; /* that lock is not in the range */
-    for (off_t byte = from; byte < to; byte++)
+    for (off_t byte = held_start; byte < held_end; byte++)
         *held |= UINT64_C(1) << (byte - base);
-    const int error = find_held_in(file, base, first, from, held);
-    return error != 0 ? error : find_held_in(file, base, to, end, held);
+    const int error = find_held_in_range(file, base, first, held_start, held);
+    return error != 0 ? error : find_held_in_range(file, base, held_end, end, held);
 }
 
-/* A way to open and check a file, with the advice if open() fails. */
+/* The functions that open and check a file, and return the advice if open() fails. */
 struct open_mode {
     int (*open)(const char *path);
     const char *(*advise)(int error);
@@ -518,13 +518,14 @@ static xseg_status check_status(const struct xseg_shared_budget_file *file, stru
     return check_kind(file, status);
 }
 
-/* Set the error message for a file that was valid before, of whose header `got` bytes were read. */
+/* Set the error message for a file that was valid before, of whose header `bytes_read` bytes were read. */
 static xseg_status fail_replaced(const struct xseg_shared_budget_file *file,
-                                 const struct header *header, size_t got, const struct stat *status)
+                                 const struct header *header, size_t bytes_read,
+                                 const struct stat *status)
 {
-    const bool is_magic = memcmp(header->magic, MAGIC, xseg_min(got, sizeof(MAGIC))) == 0;
+    const bool has_magic = memcmp(header->magic, MAGIC, xseg_min(bytes_read, sizeof(MAGIC))) == 0;
 
-    if (status->st_size == XSEG_SHARED_BUDGET_FILE_BYTES || !is_magic)
+    if (status->st_size == XSEG_SHARED_BUDGET_FILE_BYTES || !has_magic)
         return fail_invalid(file, header, status);
     return xseg_fail(
         XSEG_ERR_FILE,
@@ -547,16 +548,17 @@ xseg_status xseg_shared_budget_file_check(const struct xseg_shared_budget_file *
     if (!is_intact)
         return xseg_fail(XSEG_ERR_FILE, "shared budget file has been renamed or replaced, \"%s\"",
                          file->path);
-    const ssize_t got = pread(file->descriptor, &header, sizeof(header), 0);
-    if (got < 0)
+    const ssize_t bytes_read = pread(file->descriptor, &header, sizeof(header), 0);
+    if (bytes_read < 0)
         return fail_to_read(file, errno);
-    return is_valid_header(&header, &status) ? XSEG_OK
-                                             : fail_replaced(file, &header, (size_t)got, &status);
+    return is_valid_header(&header, &status)
+               ? XSEG_OK
+               : fail_replaced(file, &header, (size_t)bytes_read, &status);
 }
 
 int xseg_shared_budget_file_find_held(const struct xseg_shared_budget_file *file, off_t byte,
                                       unsigned count, uint64_t *held)
 {
     *held = 0;
-    return find_held_in(file, byte, byte, byte + (off_t)count, held);
+    return find_held_in_range(file, byte, byte, byte + (off_t)count, held);
 }

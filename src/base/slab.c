@@ -35,11 +35,11 @@ void xseg_slab_fini(struct xseg_slab *slab)
     memset(slab, 0, sizeof(*slab));
 }
 
-struct xseg_slab_batch *xseg_slab_make_batch(size_t record_bytes, uint32_t records)
+struct xseg_slab_batch *xseg_slab_create_batch(size_t record_bytes, uint32_t records)
 {
     struct xseg_slab_batch *batch = malloc(batch_bytes(record_bytes, records));
 
-    XSEG_ASSERT(records > 0 && records <= XSEG_SLAB_BATCH);
+    XSEG_ASSERT(records > 0 && records <= XSEG_SLAB_MAX_BATCH);
     if (batch != NULL) {
         batch->first = batch + 1;
         batch->records = records;
@@ -47,11 +47,11 @@ struct xseg_slab_batch *xseg_slab_make_batch(size_t record_bytes, uint32_t recor
     return batch;
 }
 
-struct xseg_slab_batch *xseg_slab_make_batch_at(void *first, uint32_t records)
+struct xseg_slab_batch *xseg_slab_create_batch_at(void *first, uint32_t records)
 {
     struct xseg_slab_batch *batch = malloc(sizeof(*batch));
 
-    XSEG_ASSERT(records > 0 && records <= XSEG_SLAB_BATCH);
+    XSEG_ASSERT(records > 0 && records <= XSEG_SLAB_MAX_BATCH);
     if (batch != NULL) {
         batch->first = first;
         batch->records = records;

@@ -105,8 +105,8 @@ static walk_fn *load_fast_unwinder(void)
 
 #endif
 
-/* No lock is used: a thread that waits for it could hold the loader's lock, which dlopen() in the other thread needs.  If two
- * threads call this function first, both load the library, which is reference-counted. */
+/* The function uses no lock: a thread that waits for the lock could hold the loader's lock, which dlopen() in another thread
+ * needs.  If two threads call this function first, both load the library, which is reference-counted. */
 bool xseg_stack_prepare(void)
 {
     walk_fn *walk = atomic_load_explicit(&unwinder, memory_order_acquire);
@@ -127,51 +127,52 @@ bool xseg_stack_prepare(void)
 /*
  * Walk the stack and copy the frames from the return address `caller` on.  Returns 0 if the walk does not reach that frame.
  *
- * all: a buffer of `capacity` frames, including internal frames
+ * buffer: `capacity` elements for all frames, including internal ones
  */
-static uint32_t walk_with(walk_fn *walk, void *caller, void **all, uint32_t capacity, void **frames,
-                          uint32_t max)
+static uint32_t walk_and_copy(walk_fn *walk, void *caller, void **buffer, uint32_t capacity,
+                              void **frames, uint32_t max)
 {
-    const int walked = walk(all, (int)capacity);
-    const uint32_t count = walked > 0 ? (uint32_t)walked : 0;
+    const int result = walk(buffer, (int)capacity);
+    const uint32_t count = result > 0 ? (uint32_t)result : 0;
     uint32_t internal = 0;
 
-    while (internal < count && internal < INTERNAL_FRAMES && all[internal] != caller)
+    while (internal < count && internal < INTERNAL_FRAMES && buffer[internal] != caller)
         internal++;
-    if (internal == count || all[internal] != caller)
+    if (internal == count || buffer[internal] != caller)
         return 0;
     const uint32_t captured = (uint32_t)xseg_min(count - internal, max);
-    memcpy(frames, all + internal, captured * sizeof(*frames));
+    memcpy(frames, buffer + internal, captured * sizeof(*frames));
     return captured | (count - internal > max ? XSEG_STACK_TRUNCATED : 0);
 }
 
 /* The fast unwinder can fail where backtrace() does not: libunwind at some frames, frame records on the stack of a fiber. */
-static uint32_t walk_from(void *caller, void **all, uint32_t capacity, void **frames, uint32_t max)
+static uint32_t walk_with_fallback(void *caller, void **buffer, uint32_t capacity, void **frames,
+                                   uint32_t max)
 {
     walk_fn *walk = atomic_load_explicit(&unwinder, memory_order_acquire);
     const uint32_t captured =
-        walk_with(walk != NULL ? walk : backtrace, caller, all, capacity, frames, max);
+        walk_and_copy(walk != NULL ? walk : backtrace, caller, buffer, capacity, frames, max);
 
     return captured == 0 && walk != NULL && walk != backtrace
-               ? walk_with(backtrace, caller, all, capacity, frames, max)
+               ? walk_and_copy(backtrace, caller, buffer, capacity, frames, max)
                : captured;
 }
 
 /* Separate from xseg_stack_capture(), so that stacks of default depth do not need the large buffer. */
 static __attribute__((noinline)) uint32_t capture_deep(void *caller, void **frames, uint32_t max)
 {
-    void *all[XSEG_STACK_FRAMES_MAX + INTERNAL_FRAMES + 1];
+    void *buffer[XSEG_STACK_FRAMES_MAX + INTERNAL_FRAMES + 1];
 
-    return walk_from(caller, all, max + INTERNAL_FRAMES + 1, frames, max);
+    return walk_with_fallback(caller, buffer, max + INTERNAL_FRAMES + 1, frames, max);
 }
 
 __attribute__((noinline)) uint32_t xseg_stack_capture(void **frames, uint32_t max)
 {
     void *caller = __builtin_extract_return_addr(__builtin_return_address(0));
-    void *all[XSEG_STACK_FRAMES + INTERNAL_FRAMES + 1];
+    void *buffer[XSEG_STACK_FRAMES + INTERNAL_FRAMES + 1];
 
     XSEG_ASSERT(max != 0 && max <= XSEG_STACK_FRAMES_MAX);
     if (max > XSEG_STACK_FRAMES)
         return capture_deep(caller, frames, (uint32_t)xseg_min(max, XSEG_STACK_FRAMES_MAX));
-    return walk_from(caller, all, max + INTERNAL_FRAMES + 1, frames, max);
+    return walk_with_fallback(caller, buffer, max + INTERNAL_FRAMES + 1, frames, max);
 }

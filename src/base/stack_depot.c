@@ -96,14 +96,14 @@ static const struct stack *find_stack(const struct xseg_stack_depot *depot, void
 static void add_to_set(struct xseg_stack_mapping_set *set,
                        const struct xseg_module_mapping *mapping)
 {
-    uint32_t at = set->count;
+    uint32_t index = set->count;
 
     for (uint32_t i = 0; i < set->count; i++)
         if (set->mappings[i] == mapping)
             return;
-    for (; at > 0 && (uintptr_t)set->mappings[at - 1] > (uintptr_t)mapping; at--)
-        set->mappings[at] = set->mappings[at - 1];
-    set->mappings[at] = mapping;
+    for (; index > 0 && (uintptr_t)set->mappings[index - 1] > (uintptr_t)mapping; index--)
+        set->mappings[index] = set->mappings[index - 1];
+    set->mappings[index] = mapping;
     set->count++;
 }
 
@@ -136,7 +136,7 @@ static const struct xseg_stack_mapping_set *intern_set(struct xseg_stack_depot *
 }
 
 /* Whether a mapping of the set is not loaded. */
-static bool lacks_mapping(const struct xseg_stack_mapping_set *set)
+static bool has_unloaded_mapping(const struct xseg_stack_mapping_set *set)
 {
     for (uint32_t i = 0; i < set->count; i++)
         if (!atomic_load_explicit(&set->mappings[i]->is_loaded, memory_order_relaxed))
@@ -149,16 +149,16 @@ static void update_set(void *context, uint32_t handle)
     const struct xseg_stack_depot *depot = context;
     struct xseg_stack_mapping_set *set = xseg_bump_at(&depot->memory, handle);
 
-    atomic_store_explicit(&set->is_unloaded, lacks_mapping(set), memory_order_relaxed);
+    atomic_store_explicit(&set->is_unloaded, has_unloaded_mapping(set), memory_order_relaxed);
 }
 
 /* The mapping of a set that contains a frame; NULL: none. */
-static const struct xseg_module_mapping *mapping_in(const struct xseg_stack_mapping_set *set,
-                                                    const void *pc)
+static const struct xseg_module_mapping *
+find_mapping_in_set(const struct xseg_stack_mapping_set *set, const void *pc)
 {
     for (uint32_t i = 0; i < set->count; i++)
-        if (xseg_frames_call(pc) >= set->mappings[i]->start &&
-            xseg_frames_call(pc) < set->mappings[i]->end)
+        if (xseg_frames_call_address(pc) >= set->mappings[i]->start &&
+            xseg_frames_call_address(pc) < set->mappings[i]->end)
             return set->mappings[i];
     return NULL;
 }
@@ -166,32 +166,32 @@ static const struct xseg_module_mapping *mapping_in(const struct xseg_stack_mapp
 /* --- Adding a stack. --- */
 
 /* The list that contains an ID, and the index of the ID in the list. */
-static unsigned locate_id(uint32_t id, uint32_t *at)
+static unsigned locate_id(uint32_t id, uint32_t *index)
 {
-    const uint64_t number = (uint64_t)id - 1 + XSEG_STACK_DEPOT_FIRST;
-    const unsigned list = xseg_log2_floor(number / XSEG_STACK_DEPOT_FIRST);
+    const uint64_t position = (uint64_t)id - 1 + XSEG_STACK_DEPOT_FIRST;
+    const unsigned list = xseg_log2_floor(position / XSEG_STACK_DEPOT_FIRST);
 
-    *at = (uint32_t)(number - ((uint64_t)XSEG_STACK_DEPOT_FIRST << list));
+    *index = (uint32_t)(position - ((uint64_t)XSEG_STACK_DEPOT_FIRST << list));
     return list;
 }
 
-static struct stack *stack_by_id(const struct xseg_stack_depot *depot, uint32_t id)
+static struct stack *find_stack_by_id(const struct xseg_stack_depot *depot, uint32_t id)
 {
-    uint32_t at = 0;
+    uint32_t index = 0;
 
     if (id == 0 || id > atomic_load_explicit(&depot->count, memory_order_acquire))
         return NULL;
-    const unsigned list = locate_id(id, &at);
+    const unsigned list = locate_id(id, &index);
     return xseg_bump_at(&depot->memory,
-                        atomic_load_explicit(&depot->list[list], memory_order_acquire)[at]);
+                        atomic_load_explicit(&depot->list[list], memory_order_acquire)[index]);
 }
 
 /* Assign the next ID to a stack.  Returns false if the depot is full. */
 static bool assign_id(struct xseg_stack_depot *depot, struct stack *stack)
 {
     const uint32_t id = (uint32_t)atomic_load_explicit(&depot->count, memory_order_relaxed) + 1;
-    uint32_t at = 0;
-    const unsigned list = locate_id(id, &at);
+    uint32_t index = 0;
+    const unsigned list = locate_id(id, &index);
     uint32_t *handles = atomic_load_explicit(&depot->list[list], memory_order_relaxed);
 
     XSEG_ASSERT(list < XSEG_STACK_DEPOT_LISTS);
@@ -202,7 +202,7 @@ static bool assign_id(struct xseg_stack_depot *depot, struct stack *stack)
             return false;
         atomic_store_explicit(&depot->list[list], handles, memory_order_release);
     }
-    handles[at] = xseg_bump_handle(&depot->memory, stack);
+    handles[index] = xseg_bump_handle(&depot->memory, stack);
     stack->id = id;
     return true;
 }
@@ -216,7 +216,7 @@ static bool intern_frames(struct insertion *insertion)
     for (uint32_t i = 0; i < xseg_stack_frames(insertion->captured); i++) {
         const void *pc = insertion->frames[i];
         const struct xseg_module_mapping *mapping =
-            xseg_modules_find(&depot->modules, xseg_frames_call(pc));
+            xseg_modules_find(&depot->modules, xseg_frames_call_address(pc));
 
         if (mapping != NULL)
             add_to_set(depot->new_set, mapping);
@@ -259,9 +259,9 @@ static void find_or_insert_locked(void *context)
     struct insertion *insertion = context;
     struct xseg_stack_depot *depot = insertion->depot;
 
-    if (depot->changes_seen != depot->modules.changes)
+    if (depot->changes_at_update != depot->modules.changes)
         xseg_intern_table_for_each(&depot->sets, update_set, depot);
-    depot->changes_seen = depot->modules.changes;
+    depot->changes_at_update = depot->modules.changes;
     const struct stack *stack =
         find_stack(depot, insertion->frames, insertion->captured, insertion->hash);
     if (stack != NULL)
@@ -310,7 +310,7 @@ uint32_t xseg_stack_depot_add(struct xseg_stack_depot *depot, void *const *frame
 bool xseg_stack_depot_get(const struct xseg_stack_depot *depot, uint32_t id,
                           struct xseg_stack_view *out)
 {
-    const struct stack *stack = stack_by_id(depot, id);
+    const struct stack *stack = find_stack_by_id(depot, id);
 
     if (stack == NULL)
         return false;
@@ -320,16 +320,16 @@ bool xseg_stack_depot_get(const struct xseg_stack_depot *depot, uint32_t id,
     return true;
 }
 
-static const struct xseg_frame *frame_record(const struct xseg_stack_depot *depot, uint32_t id,
-                                             uint32_t index)
+static const struct xseg_frame *find_frame_record(const struct xseg_stack_depot *depot, uint32_t id,
+                                                  uint32_t index)
 {
-    const struct stack *stack = stack_by_id(depot, id);
+    const struct stack *stack = find_stack_by_id(depot, id);
 
     if (stack == NULL || index >= xseg_stack_frames(stack->captured))
         return NULL;
     const void *pc = stack->frames[index];
     const struct xseg_frame *frame =
-        xseg_frames_find(&depot->frames, pc, mapping_in(stack->set, pc));
+        xseg_frames_find(&depot->frames, pc, find_mapping_in_set(stack->set, pc));
     XSEG_ASSERT(frame != NULL);
     return frame;
 }
@@ -337,7 +337,7 @@ static const struct xseg_frame *frame_record(const struct xseg_stack_depot *depo
 bool xseg_stack_depot_frame(const struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
                             struct xseg_stack_frame *out)
 {
-    const struct xseg_frame *frame = frame_record(depot, id, index);
+    const struct xseg_frame *frame = find_frame_record(depot, id, index);
 
     if (frame == NULL)
         return false;
@@ -348,7 +348,7 @@ bool xseg_stack_depot_frame(const struct xseg_stack_depot *depot, uint32_t id, u
 void xseg_stack_depot_set_source(struct xseg_stack_depot *depot, uint32_t id, uint32_t index,
                                  const struct xseg_stack_source *source)
 {
-    const struct xseg_frame *frame = frame_record(depot, id, index);
+    const struct xseg_frame *frame = find_frame_record(depot, id, index);
 
     if (frame == NULL || frame->mapping == NULL || xseg_fork_guard_is_child(&depot->guard))
         return;
@@ -410,14 +410,14 @@ static void audit_set(void *context, uint32_t handle)
     struct set_audit *audit = context;
     const struct xseg_stack_mapping_set *set = xseg_bump_at(&audit->depot->memory, handle);
 
-    if (is_set_unloaded(set) != lacks_mapping(set))
+    if (is_set_unloaded(set) != has_unloaded_mapping(set))
         audit->violator = handle;
 }
 
 static bool audit_stack(const struct xseg_stack_depot *depot, uint32_t id,
                         struct xseg_violation *violation)
 {
-    const struct stack *stack = stack_by_id(depot, id);
+    const struct stack *stack = find_stack_by_id(depot, id);
     const uint32_t count = xseg_stack_frames(stack->captured);
 
     XSEG_INVARIANT(violation, "DEPOT-1", stack->id == id, "stack %" PRIu32 " has the ID %" PRIu32,
@@ -433,7 +433,7 @@ static bool audit_stack(const struct xseg_stack_depot *depot, uint32_t id,
     for (uint32_t i = 0; i < count; i++)
         XSEG_INVARIANT(violation, "DEPOT-3",
                        xseg_frames_find(&depot->frames, stack->frames[i],
-                                        mapping_in(stack->set, stack->frames[i])) != NULL,
+                                        find_mapping_in_set(stack->set, stack->frames[i])) != NULL,
                        "frame %" PRIu32 " of stack %" PRIu32 " has no record", i, id);
     return true;
 }
@@ -460,7 +460,7 @@ static bool audit_locked(struct xseg_stack_depot *depot, struct xseg_violation *
 bool xseg_stack_depot_audit(struct xseg_stack_depot *depot, struct xseg_violation *violation)
 {
     xseg_mutex_lock(&depot->lock);
-    const bool holds = audit_locked(depot, violation);
+    const bool is_valid = audit_locked(depot, violation);
     xseg_mutex_unlock(&depot->lock);
-    return holds;
+    return is_valid;
 }

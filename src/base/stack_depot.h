@@ -17,7 +17,7 @@
  * the module is loaded again at the same address, the set is valid again.
  *
  * Limits: mappings are refreshed when a stack is inserted.  Between an unload and the next insertion, a stack with exactly
- * the addresses of an old stack is taken for the old one.  The same holds for stacks with frames outside of all modules.
+ * the addresses of an old stack gets the ID of the old one.  The same holds for stacks with frames outside of all modules.
  *
  * Invariants:
  *   DEPOT-1  stack n has the ID n, for all n up to their number.
@@ -63,8 +63,8 @@ struct xseg_stack_depot {
     _Atomic(uint32_t *) list[XSEG_STACK_DEPOT_LISTS]; /* handles of stacks, by ID */
     atomic_uint_fast32_t count;                       /* of stacks */
     atomic_uint_fast64_t lost;
-    atomic_uint_least32_t named; /* all stacks up to this ID are resolved, see symbolizer.h */
-    uint64_t changes_seen;       /* the value of modules.changes when the sets were updated */
+    atomic_uint_least32_t resolved_count; /* the symbolizer has resolved the IDs 1 to this value */
+    uint64_t changes_at_update; /* the value of modules.changes when the sets were updated */
     struct xseg_stack_mapping_set *new_set; /* buffer for the set of the stack that is inserted */
 };
 

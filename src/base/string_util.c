@@ -46,24 +46,24 @@ static bool is_printable(char c)
 void xseg_strbuf_escape(struct xseg_strbuf *text, size_t from)
 {
     static const char digit[] = "0123456789abcdef";
-    const size_t room = text->bytes > 0 ? text->bytes - 1 : 0;
-    const size_t end = text->length < room ? text->length : room;
-    size_t more = 0;
+    const size_t capacity = text->bytes > 0 ? text->bytes - 1 : 0;
+    const size_t end = text->length < capacity ? text->length : capacity;
+    size_t growth = 0;
 
     for (size_t i = from; i < end; i++)
-        more += is_printable(text->buffer[i]) ? 0 : 3;
-    if (more == 0)
+        growth += is_printable(text->buffer[i]) ? 0 : 3;
+    if (growth == 0)
         return;
-    text->length += more;
-    text->buffer[text->length < room ? text->length : room] = '\0';
-    for (size_t i = end, to = end + more; i-- > from;) {
+    text->length += growth;
+    text->buffer[text->length < capacity ? text->length : capacity] = '\0';
+    for (size_t i = end, to = end + growth; i-- > from;) {
         const unsigned char byte = (unsigned char)text->buffer[i];
-        const char shown[] = {'\\', 'x', digit[byte >> 4], digit[byte & 15]};
-        const size_t bytes = is_printable((char)byte) ? 1 : sizeof(shown);
+        const char escape[] = {'\\', 'x', digit[byte >> 4], digit[byte & 15]};
+        const size_t bytes = is_printable((char)byte) ? 1 : sizeof(escape);
 
         to -= bytes;
-        for (size_t j = 0; j < bytes && to + j < room; j++)
-            text->buffer[to + j] = bytes == 1 ? (char)byte : shown[j];
+        for (size_t j = 0; j < bytes && to + j < capacity; j++)
+            text->buffer[to + j] = bytes == 1 ? (char)byte : escape[j];
     }
 }
 
@@ -108,17 +108,17 @@ static unsigned edit_distance(const char *a, size_t a_length, const char *b, siz
     for (size_t j = 0; j <= b_length; j++)
         row[0][j] = (unsigned)j;
     for (size_t i = 1; i <= a_length; i++) {
-        const unsigned *before = row[(i - 1) % 3], *two_before = row[(i + 1) % 3];
+        const unsigned *previous = row[(i - 1) % 3], *second_previous = row[(i + 1) % 3];
         unsigned *current = row[i % 3];
 
         current[0] = (unsigned)i;
         for (size_t j = 1; j <= b_length; j++) {
             const char x = fold_char(a[i - 1]), y = fold_char(b[j - 1]);
 
-            current[j] = min_unsigned(before[j] + 1, current[j - 1] + 1);
-            current[j] = min_unsigned(current[j], before[j - 1] + (x != y));
+            current[j] = min_unsigned(previous[j] + 1, current[j - 1] + 1);
+            current[j] = min_unsigned(current[j], previous[j - 1] + (x != y));
             if (i > 1 && j > 1 && x == fold_char(b[j - 2]) && y == fold_char(a[i - 2]))
-                current[j] = min_unsigned(current[j], two_before[j - 2] + 1);
+                current[j] = min_unsigned(current[j], second_previous[j - 2] + 1);
         }
     }
     return row[a_length % 3][b_length];

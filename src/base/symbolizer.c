@@ -44,7 +44,7 @@ struct xseg_libdw {
     int (*module_getsymtab)(struct module *module);
     const char *(*module_getsym)(struct module *module, int number, Elf64_Sym *symbol,
                                  uint32_t *section);
-    struct unit *(*module_nextcu)(struct module *module, struct unit *before, uint64_t *bias);
+    struct unit *(*module_nextcu)(struct module *module, struct unit *previous, uint64_t *bias);
     int (*haspc)(struct unit *unit, uint64_t address);
     struct line *(*getsrc_die)(struct unit *unit, uint64_t address);
     const char *(*linesrc)(struct line *line, uint64_t *time, uint64_t *length);
@@ -79,7 +79,7 @@ static const struct {
 /* A function of a file. */
 struct function {
     uint64_t start, bytes;
-    int number;      /* of its symbol */
+    int symbol_index;
     uint8_t binding; /* STB_LOCAL, STB_GLOBAL or STB_WEAK */
 };
 
@@ -103,21 +103,21 @@ static int reject_callback(void)
     return -1;
 }
 
-static bool load_functions(void *library, struct xseg_libdw *calls)
+static bool load_functions(void *library, struct xseg_libdw *libdw)
 {
     for (size_t i = 0; i < sizeof(libdw_functions) / sizeof(libdw_functions[0]); i++) {
         void *symbol = dlsym(library, libdw_functions[i].name);
 
         if (symbol == NULL)
             return false;
-        memcpy((char *)calls + libdw_functions[i].offset, &symbol, sizeof(symbol));
+        memcpy((char *)libdw + libdw_functions[i].offset, &symbol, sizeof(symbol));
     }
-    calls->callbacks.find_elf = reject_callback;
-    calls->callbacks.section_address = reject_callback;
+    libdw->callbacks.find_elf = reject_callback;
+    libdw->callbacks.section_address = reject_callback;
     return true;
 }
 
-/* As in stack.c no lock is used: if two threads call this function first, one of them releases what it has loaded. */
+/* As in stack.c no lock is used: if two threads call this function first, one of them closes the library again. */
 bool xseg_symbolizer_prepare(void)
 {
     struct xseg_libdw *expected = NULL;
@@ -125,11 +125,11 @@ bool xseg_symbolizer_prepare(void)
     if (atomic_load_explicit(&loaded_libdw, memory_order_acquire) != NULL)
         return true;
     void *library = dlopen("libdw.so.1", RTLD_NOW | RTLD_LOCAL);
-    struct xseg_libdw *calls = calloc(1, sizeof(*calls));
-    if (library != NULL && calls != NULL && load_functions(library, calls) &&
-        atomic_compare_exchange_strong(&loaded_libdw, &expected, calls))
+    struct xseg_libdw *libdw = calloc(1, sizeof(*libdw));
+    if (library != NULL && libdw != NULL && load_functions(library, libdw) &&
+        atomic_compare_exchange_strong(&loaded_libdw, &expected, libdw))
         return true;
-    free(calls);
+    free(libdw);
     if (library != NULL)
         (void)dlclose(library);
     return expected != NULL;
@@ -139,7 +139,7 @@ bool xseg_symbolizer_init(struct xseg_symbolizer *symbolizer, struct xseg_stack_
 {
     const bool is_loaded = xseg_symbolizer_prepare();
 
-    symbolizer->calls = atomic_load_explicit(&loaded_libdw, memory_order_acquire);
+    symbolizer->libdw = atomic_load_explicit(&loaded_libdw, memory_order_acquire);
     symbolizer->depot = depot;
     symbolizer->files = NULL;
     return is_loaded;
@@ -153,7 +153,7 @@ void xseg_symbolizer_fini(struct xseg_symbolizer *symbolizer)
         struct xseg_symbolizer_file *next = file->next;
 
         if (file->session != NULL)
-            symbolizer->calls->end(file->session);
+            symbolizer->libdw->end(file->session);
         free(file->functions);
         free(file);
         file = next;
@@ -163,13 +163,13 @@ void xseg_symbolizer_fini(struct xseg_symbolizer *symbolizer)
 
 /* --- Files. --- */
 
-/* Whether a file has a build ID, given in hexadecimal digits. */
-static bool has_build_id(const struct xseg_libdw *calls, struct module *module,
+/* Whether a file has a build ID, a string of hexadecimal digits. */
+static bool has_build_id(const struct xseg_libdw *libdw, struct module *module,
                          const char *build_id)
 {
     const unsigned char *bits = NULL;
     uint64_t address = 0;
-    const int count = calls->module_build_id(module, &bits, &address);
+    const int count = libdw->module_build_id(module, &bits, &address);
     char digits[3];
 
     for (int i = 0; i < count && build_id[0] != '\0'; i++, build_id += 2) {
@@ -190,29 +190,30 @@ static bool is_function(const Elf64_Sym *symbol, const char *name)
             (type == STT_NOTYPE && symbol->st_size != 0));
 }
 
-/* By address.  Of several symbols at one address the last one is used: the first global symbol. */
-static int compare_functions(const void *left, const void *right)
+/* Compare by address.  find_function() returns the last of several functions at one address, so that is the first global
+ * symbol. */
+static int compare_functions(const void *first, const void *second)
 {
-    const struct function *a = left, *b = right;
+    const struct function *a = first, *b = second;
 
     if (a->start != b->start)
         return a->start < b->start ? -1 : 1;
     if ((a->binding == STB_GLOBAL) != (b->binding == STB_GLOBAL))
         return a->binding == STB_GLOBAL ? 1 : -1;
-    return a->number < b->number ? 1 : -1;
+    return a->symbol_index < b->symbol_index ? 1 : -1;
 }
 
 /* Sort the functions of a file's symbol tables by address; libdw would search all symbols for each frame. */
-static void list_functions(const struct xseg_libdw *calls, struct xseg_symbolizer_file *file)
+static void list_functions(const struct xseg_libdw *libdw, struct xseg_symbolizer_file *file)
 {
-    const int count = calls->module_getsymtab(file->module);
+    const int count = libdw->module_getsymtab(file->module);
     Elf64_Sym symbol;
 
     if (count <= 0)
         return;
     file->functions = calloc((size_t)count, sizeof(*file->functions));
     for (int i = 0; file->functions != NULL && i < count; i++) {
-        const char *name = calls->module_getsym(file->module, i, &symbol, NULL);
+        const char *name = libdw->module_getsym(file->module, i, &symbol, NULL);
 
         if (is_function(&symbol, name))
             file->functions[file->function_count++] = (struct function){
@@ -223,25 +224,25 @@ static void list_functions(const struct xseg_libdw *calls, struct xseg_symbolize
 }
 
 /* Open the file of a frame's module at base address 0, so that addresses are those of the file. */
-static void open_elf(const struct xseg_libdw *calls, struct xseg_symbolizer_file *file,
+static void open_elf(const struct xseg_libdw *libdw, struct xseg_symbolizer_file *file,
                      const struct xseg_stack_frame *frame)
 {
     uint64_t bias = 0;
 
     if (frame->path[0] != '/')
         return; /* the vDSO, or a module without a known path */
-    file->session = calls->begin(&calls->callbacks);
+    file->session = libdw->begin(&libdw->callbacks);
     if (file->session == NULL)
         return;
-    calls->report_begin_add(file->session);
-    struct module *module = calls->report_elf(file->session, frame->path, frame->path, -1, 0, true);
-    if (calls->report_end(file->session, NULL, NULL) != 0 || module == NULL ||
-        calls->module_getelf(module, &bias) == NULL)
+    libdw->report_begin_add(file->session);
+    struct module *module = libdw->report_elf(file->session, frame->path, frame->path, -1, 0, true);
+    if (libdw->report_end(file->session, NULL, NULL) != 0 || module == NULL ||
+        libdw->module_getelf(module, &bias) == NULL)
         return;
-    if (frame->build_id != NULL && !has_build_id(calls, module, frame->build_id))
+    if (frame->build_id != NULL && !has_build_id(libdw, module, frame->build_id))
         return;
     file->module = module;
-    list_functions(calls, file);
+    list_functions(libdw, file);
 }
 
 /* Find or open the file of a frame's module; NULL if it cannot be used. */
@@ -259,7 +260,7 @@ static const struct xseg_symbolizer_file *open_module_file(struct xseg_symbolize
         file->path = frame->path;
         file->next = symbolizer->files;
         symbolizer->files = file;
-        open_elf(symbolizer->calls, file, frame);
+        open_elf(symbolizer->libdw, file, frame);
     }
     return file->module != NULL ? file : NULL;
 }
@@ -267,19 +268,19 @@ static const struct xseg_symbolizer_file *open_module_file(struct xseg_symbolize
 /* --- Frames. --- */
 
 /* Search all compilation units: libdw uses .debug_aranges, which clang does not emit. */
-static void find_line_in_units(const struct xseg_libdw *calls, struct module *module,
-                               uint64_t address, const char **file, int *number)
+static void find_line_in_units(const struct xseg_libdw *libdw, struct module *module,
+                               uint64_t address, const char **file, int *line_number)
 {
     uint64_t bias = 0;
-    struct unit *unit = calls->module_nextcu(module, NULL, &bias);
+    struct unit *unit = libdw->module_nextcu(module, NULL, &bias);
 
-    while (unit != NULL && calls->haspc(unit, address - bias) != 1)
-        unit = calls->module_nextcu(module, unit, &bias);
-    struct line *line = unit != NULL ? calls->getsrc_die(unit, address - bias) : NULL;
+    while (unit != NULL && libdw->haspc(unit, address - bias) != 1)
+        unit = libdw->module_nextcu(module, unit, &bias);
+    struct line *line = unit != NULL ? libdw->getsrc_die(unit, address - bias) : NULL;
     if (line == NULL)
         return;
-    *file = calls->linesrc(line, NULL, NULL);
-    (void)calls->lineno(line, number);
+    *file = libdw->linesrc(line, NULL, NULL);
+    (void)libdw->lineno(line, line_number);
 }
 
 /* The function that contains an address; a function without a size contains its first byte. */
@@ -306,23 +307,23 @@ static const struct function *find_function(const struct xseg_symbolizer_file *f
     return NULL;
 }
 
-static void resolve_frame(const struct xseg_libdw *calls, const struct xseg_symbolizer_file *file,
+static void resolve_frame(const struct xseg_libdw *libdw, const struct xseg_symbolizer_file *file,
                           const struct xseg_stack_frame *frame, struct xseg_stack_source *source)
 {
     const uint64_t address = frame->offset - 1; /* of the call */
     const struct function *function = find_function(file, address);
-    struct module_line *line = calls->module_getsrc(file->module, address);
+    struct module_line *line = libdw->module_getsrc(file->module, address);
     Elf64_Sym symbol;
-    int number = 0;
+    int line_number = 0;
 
     if (line != NULL)
-        source->file = calls->lineinfo(line, NULL, &number, NULL, NULL, NULL);
+        source->file = libdw->lineinfo(line, NULL, &line_number, NULL, NULL, NULL);
     else
-        find_line_in_units(calls, file->module, address, &source->file, &number);
-    source->line = number > 0 ? (uint32_t)number : 0;
+        find_line_in_units(libdw, file->module, address, &source->file, &line_number);
+    source->line = line_number > 0 ? (uint32_t)line_number : 0;
     if (function == NULL)
         return;
-    source->symbol = calls->module_getsym(file->module, function->number, &symbol, NULL);
+    source->symbol = libdw->module_getsym(file->module, function->symbol_index, &symbol, NULL);
     source->symbol_offset = frame->offset - function->start;
 }
 
@@ -337,7 +338,7 @@ void xseg_symbolizer_resolve(struct xseg_symbolizer *symbolizer, uint32_t id)
             continue;
         const struct xseg_symbolizer_file *file = open_module_file(symbolizer, &frame);
         if (file != NULL)
-            resolve_frame(symbolizer->calls, file, &frame, &source);
+            resolve_frame(symbolizer->libdw, file, &frame, &source);
         xseg_stack_depot_set_source(symbolizer->depot, id, i, &source);
     }
 }
@@ -349,10 +350,10 @@ bool xseg_symbolizer_resolve_all(struct xseg_stack_depot *depot, uint64_t deadli
 
     if (!xseg_symbolizer_init(&symbolizer, depot))
         return false;
-    uint32_t id = atomic_load_explicit(&depot->named, memory_order_relaxed);
+    uint32_t id = atomic_load_explicit(&depot->resolved_count, memory_order_relaxed);
     while (id < count && (deadline_ns == UINT64_MAX || xseg_clock_system() < deadline_ns))
         xseg_symbolizer_resolve(&symbolizer, ++id);
-    atomic_store_explicit(&depot->named, id, memory_order_relaxed);
+    atomic_store_explicit(&depot->resolved_count, id, memory_order_relaxed);
     xseg_symbolizer_fini(&symbolizer);
     return true;
 }

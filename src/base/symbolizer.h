@@ -26,12 +26,12 @@ struct xseg_symbolizer_file;
 /* A depot, and the open files of its modules. */
 struct xseg_symbolizer {
     struct xseg_stack_depot *depot;
-    const struct xseg_libdw *calls; /* of libdw */
+    const struct xseg_libdw *libdw;
     struct xseg_symbolizer_file *files;
 };
 
 /*
- * Load libdw, which remains loaded.  Later calls only return the result.
+ * Load libdw, which remains loaded.  Later libdw only return the result.
  *
  * Threads: any; no lock of the library may be held, because loading a library runs its constructors.
  *

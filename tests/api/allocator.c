@@ -536,8 +536,9 @@ TEST(statuses_have_names_and_messages)
 {
     char text[8];
 
-    for (int i = 0; i >= -13; i--)
-        assert_string_not_equal(xseg_status_name((xseg_status)i), "unknown status");
+#define X(name, number, text) assert_string_equal(xseg_status_name(XSEG_##name), text);
+    XSEG_STATUS_MAP(X)
+#undef X
     assert_string_equal(xseg_status_name((xseg_status)-99), "unknown status");
     assert_int_equal(xseg_alloc(NULL, 0, 1, NULL, NULL), XSEG_ERR_ARGUMENT);
     assert_true(xseg_error_message(NULL, 0) > 7);

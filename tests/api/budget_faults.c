@@ -189,11 +189,11 @@ static struct xseg_shared_budget_device join_members(void)
     for (unsigned tries = 0; tries < 3000; tries++) {
         assert_ok(xseg_shared_budget_read(&budget));
         for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++)
-            if (budget.seen[slot].state == XSEG_SHARED_BUDGET_FRESH &&
-                budget.seen[slot].record.device_count == 1) {
+            if (budget.entries[slot].state == XSEG_SHARED_BUDGET_FRESH &&
+                budget.entries[slot].record.device_count == 1) {
                 struct xseg_shared_budget_device statistics = {.physical = 0};
 
-                memcpy(statistics.uuid, budget.seen[slot].record.devices[0].uuid,
+                memcpy(statistics.uuid, budget.entries[slot].record.devices[0].uuid,
                        sizeof(statistics.uuid));
                 return statistics;
             }
@@ -266,10 +266,10 @@ TEST_WITH(large_values_of_others_have_no_effect, members_begin, close_budget_and
 
     member_make_idle(member_id, 100 * MIB);
     struct xseg_shared_budget_device statistics = join_members();
-    statistics.physical = statistics.idle = statistics.floor = statistics.demand =
+    statistics.physical = statistics.idle = statistics.min_bytes = statistics.demand =
         XSEG_SHARED_BUDGET_BYTES_BOUND - 1;
     statistics.demand_since = statistics.released = UINT64_MAX;
-    statistics.share = XSEG_SHARED_BUDGET_WHOLE_SHARE;
+    statistics.share = XSEG_SHARED_BUDGET_FULL_SHARE;
     assert_ok(xseg_shared_budget_write(&budget, &statistics, 1));
     (void)usleep(300000);
     EXPECT_OK(member_call(member_id, MEMBER_ALLOC, 0, 900 * MIB));
@@ -285,7 +285,7 @@ TEST_WITH(large_values_are_clamped, members_begin, close_budget_and_members)
     EXPECT_OK(member_call(first, MEMBER_ALLOC, 0, 100 * MIB));
     (void)join_members();
     for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++)
-        assert_int_not_equal(budget.seen[slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
+        assert_int_not_equal(budget.entries[slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
     EXPECT_OK(member_configure(first, "budget_min_mb:0"));
     EXPECT_OK(member_call(first, MEMBER_FREE, 0, 0));
     expect_transfer(first, second);
@@ -404,7 +404,7 @@ static unsigned count_slots(void)
 
     assert_ok(xseg_shared_budget_read(&budget));
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        count += budget.seen[i].state != XSEG_SHARED_BUDGET_FREE;
+        count += budget.entries[i].state != XSEG_SHARED_BUDGET_FREE;
     return count;
 }
 
@@ -421,7 +421,7 @@ TEST_WITH(containers_share_memory_and_exit, members_begin, close_budget_and_memb
     assert_ok(xseg_shared_budget_open(&budget, members.budget_file));
     assert_int_equal(count_slots(), 3);
     for (unsigned i = 0; i < 2; i++)
-        assert_int_equal(budget.seen[i].record.pid, 1);
+        assert_int_equal(budget.entries[i].record.pid, 1);
     /* The memory of an exited member is free. */
     EXPECT_OK(member_call(first, MEMBER_ALLOC, 1, 600 * MIB));
     member_kill(first);

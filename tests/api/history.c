@@ -351,7 +351,7 @@ TEST(double_free_reports_the_first_free)
         {"history:all,history_stacks:alloc", false},
         {"history:all", false},
     };
-    char words[64];
+    char words[128];
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct freeing_thread thread = {.allocator = env_open(rows[i].config)};

@@ -186,7 +186,7 @@ TEST_IN_POOL(published_values_equal_the_statistics, env_open("publish:True,page_
     assert_int_equal(row->reserved, 20 * MIB);
     assert_int_equal(row->cached, 17 * MIB);
     assert_int_equal(row->kind, XSEG_PUBLISHED_PRIVATE);
-    assert_int_equal(row->number, 1);
+    assert_int_equal(row->id, 1);
     /* A block that another stream uses is pending. */
     env_free_in_use(allocator, pending, stream);
     wait_for_sample(allocator);
@@ -253,7 +253,7 @@ TEST_ON(pools_without_a_row_are_summed_up, env_open("publish:True"))
     assert_int_equal(allocated, sample->devices[0].allocated);
     assert_int_equal(reserved, sample->devices[0].reserved);
     for (unsigned i = 1; i <= private_rows; i++) {
-        assert_int_equal(sample->pools[i].number, i);
+        assert_int_equal(sample->pools[i].id, i);
         assert_int_equal(sample->pools[i].allocated, env_block(allocator, ptr[i - 1]).bytes);
     }
     const struct xseg_published_pool *others = find_pool(sample, "others");

@@ -96,7 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         print_tables(&publisher, by);
     } else {
         HOLDS(error != NULL && error[0] != '\0');
-        publisher.problem = error;
+        publisher.error = error;
         print_tables(&publisher, by);
     }
     /* The start of the file up to the end of the input, which is usually too short. */

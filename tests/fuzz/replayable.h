@@ -17,7 +17,7 @@ static inline void check_op(const struct xtrace *trace, const struct xtrace_op *
 {
     HOLDS(op->line > 0);
     HOLDS(op->kind <= XTRACE_CLOCK);
-    HOLDS(op->stream < trace->stream_count && op->other < trace->stream_count);
+    HOLDS(op->stream < trace->stream_count && op->awaited < trace->stream_count);
     HOLDS(op->pool < trace->pool_count);
     switch (op->kind) {
     case XTRACE_ALLOC:

@@ -156,13 +156,15 @@ static void push_context(CUdevice *device)
 static void write_and_read(void)
 {
     const uint32_t written = 0x7a5e1f03;
-    uint32_t copy = written;
+    uint32_t copy = 0;
     CUdeviceptr address = 0;
 
     check_call(call.memory_alloc(&address, sizeof(written)), "cuMemAlloc");
     check_call(call.copy_in(address, &written, sizeof(written)), "cuMemcpyHtoD");
     check_call(call.copy_out(&copy, address, sizeof(copy)), "cuMemcpyDtoH");
     check_call(call.memory_free(address), "cuMemFree");
+    if (copy != written)
+        stop("device memory contains 0x%08x, expected 0x%08x", copy, written);
 }
 
 int main(int argc, char **argv)

@@ -169,7 +169,7 @@ def check_empty_cache(build, scratch):
     from manylinux import torch_headers  # pylint: disable=import-outside-toplevel
     try:
         headers = torch_headers.folder_of(version, offline=True)
-    except torch_headers.Absent as reason:
+    except torch_headers.NotInstalled as reason:
         print(f"{reason}: run python3 src/adapters/python/manylinux/torch_headers.py {version}")
         return 77
     for name in ("cache", "links"):

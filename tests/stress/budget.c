@@ -147,7 +147,7 @@ static void read_device(uint64_t *used, uint64_t *total)
 static const struct xseg_shared_budget_device *record_of(unsigned member)
 {
     for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
-        const struct xseg_shared_budget_entry *entry = &budget_file.seen[slot];
+        const struct xseg_shared_budget_entry *entry = &budget_file.entries[slot];
 
         if (entry->state == XSEG_SHARED_BUDGET_FRESH && entry->record.pid == pid[member] &&
             entry->record.device_count == 1)
@@ -213,7 +213,7 @@ static uint64_t find_share(unsigned member, bool *is_above)
         if (record == NULL)
             continue;
         input[count] = (struct xseg_budget_member){
-            .physical = record->physical, .idle = record->idle, .named_share = record->share};
+            .physical = record->physical, .idle = record->idle, .configured_share = record->share};
         index_of[count++] = i;
     }
     for (unsigned i = 0; i < count; i++) {
@@ -264,7 +264,7 @@ static uint64_t draw_configuration(unsigned member)
     (void)snprintf(shared->member[member].text, sizeof(shared->member[member].text),
                    "budget_file:%s,budget_wait_ms:2000,budget_min_mb:0,budget_share:%.2f",
                    shared->budget_file, percent / 100.0);
-    return (uint64_t)percent * (XSEG_SHARED_BUDGET_WHOLE_SHARE / 100);
+    return (uint64_t)percent * (XSEG_SHARED_BUDGET_FULL_SHARE / 100);
 }
 
 static void check_idle_members(void)

@@ -27,7 +27,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src/adapters/python"), str(ROOT / "tests/harness")]
 import coverage  # noqa: E402 pylint: disable=wrong-import-position
-from manylinux.torch_headers import SKIPPED, Absent, cache, locked, pip  # noqa: E402 pylint: disable=wrong-import-position
+from manylinux.torch_headers import SKIPPED, NotInstalled, cache, locked, pip  # noqa: E402 pylint: disable=wrong-import-position
 
 TOOL = "universalmutator==1.14.1"
 SUITES = ("--suite", "unit", "--suite", "model", "--suite", "api")
@@ -140,6 +140,6 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except Absent as reason:
+    except NotInstalled as reason:
         print(f"mutation: {TOOL} cannot be installed, {reason}")
         sys.exit(SKIPPED)

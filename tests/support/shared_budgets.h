@@ -50,7 +50,7 @@ static inline struct xseg_shared_budget_device budget_file_statistics(uint64_t n
         .demand = number,
         .demand_since = number,
         .share = 500000,
-        .floor = number,
+        .min_bytes = number,
         .released = number,
     };
 }
@@ -97,7 +97,7 @@ static inline unsigned budget_file_count(const struct xseg_shared_budget *budget
     unsigned count = 0;
 
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        count += budget->seen[i].state != XSEG_SHARED_BUDGET_FREE;
+        count += budget->entries[i].state != XSEG_SHARED_BUDGET_FREE;
     return count;
 }
 

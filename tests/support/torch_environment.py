@@ -28,7 +28,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "src/adapters/python"))
-from manylinux.torch_headers import SKIPPED, Absent, cache, cuda_folder, locked, pip  # noqa: E402 pylint: disable=wrong-import-position
+from manylinux.torch_headers import SKIPPED, NotInstalled, cache, cuda_folder, locked, pip  # noqa: E402 pylint: disable=wrong-import-position
 CUDART = HERE / "cudart"
 VERSION = "2.15.0"
 # The packages that PyTorch imports, without Triton, which compiles kernels, and NVIDIA's libraries.
@@ -54,7 +54,7 @@ def reference_python():
     for python in (pathlib.Path(folder) / "bin/python", pathlib.Path(folder) / "v/bin/python"):
         if python.exists():
             return python
-    raise Absent(f"XSEG_REFERENCE={folder} contains neither bin/python nor v/bin/python")
+    raise NotInstalled(f"XSEG_REFERENCE={folder} contains neither bin/python nor v/bin/python")
 
 
 def create_environment(folder):
@@ -74,12 +74,12 @@ def python_with_torch(offline):
         with locked():
             if not (folder / "complete").exists():
                 if offline:
-                    raise Absent("PyTorch is not installed in " + str(folder))
+                    raise NotInstalled("PyTorch is not installed in " + str(folder))
                 create_environment(folder)
         python = folder / "bin/python"
     torch = torch_folder(python)
     if torch is None:
-        raise Absent(f"{python} has no PyTorch with CUDA")
+        raise NotInstalled(f"{python} has no PyTorch with CUDA")
     return python, torch
 
 
@@ -158,7 +158,7 @@ def prepare(options):
         return python, {}, include
     driver = options.driver.resolve()
     if not driver.exists():
-        raise Absent(f"{driver} is missing; build it, or specify another driver with --driver")
+        raise NotInstalled(f"{driver} is missing; build it, or specify another driver with --driver")
     library = driver.with_name("libxseg.so") if options.xseg else None
     return python, variables(libraries(python, torch, driver, include), torch, include, library), include
 
@@ -168,7 +168,7 @@ def main():
     options = parse()
     try:
         python, environment, include = prepare(options)
-    except Absent as reason:
+    except NotInstalled as reason:
         print(f"torch_environment.py: {reason}; {HOW}", file=sys.stderr)
         return SKIPPED
     if options.command == "python":

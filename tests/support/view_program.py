@@ -151,36 +151,36 @@ class Program:
 class Model:
     """The data of a file in a page: the columns of src/tools/commands/view/view_model.h."""
 
-    LIFE = ("born", "freed", "died", "address", "bytes", "stream", "stack", "free_stack", "pool", "context")
-    SPAN = ("born", "died", "address", "bytes", "stream", "pool", "page")
+    LIFE = ("allocated_at", "free_requested_at", "freed_at", "address", "bytes", "stream", "stack", "free_stack", "pool", "context")
+    SPAN = ("mapped_at", "unmapped_at", "address", "bytes", "stream", "pool", "page")
 
     def __init__(self, page, number=0):
-        self.facts = json.loads(re.search(rf'id="facts-{number}">(.*?)</script>', page, re.S)[1])
+        self.summary = json.loads(re.search(rf'id="summary-{number}">(.*?)</script>', page, re.S)[1])
         self.bytes = base64.b64decode(re.search(rf'id="columns-{number}">(.*?)</script>', page, re.S)[1], validate=True)
         self.at = 0
-        facts, self.end = self.facts, self.facts["events"] + 1
-        self.times = self.steps(facts["events"])
-        self.summed = self.steps(facts["events"] + 1) if facts["summed"] else [0] * (facts["events"] + 1)
-        self.frames = [self.column(facts["frames"]) for _ in range(4)]  # name, file, line, whether the file is a module
-        self.stacks = [self.column(self.next()) for _ in range(facts["stacks"])]
-        self.sites = self.column(facts["stacks"])  # 0: none, n + 1: frame n
-        self.pools = self.column(2 * facts["pools"])
-        self.contexts = [self.column(4) for _ in range(facts["contexts"])]  # label, region, step, stage
+        summary, self.end = self.summary, self.summary["events"] + 1
+        self.times = self.steps(summary["events"])
+        self.summed = self.steps(summary["events"] + 1) if summary["summed"] else [0] * (summary["events"] + 1)
+        self.frames = [self.column(summary["frames"]) for _ in range(4)]  # name, file, line, whether the file is a module
+        self.stacks = [self.column(self.next()) for _ in range(summary["stacks"])]
+        self.sites = self.column(summary["stacks"])  # 0: none, n + 1: frame n
+        self.pools = self.column(2 * summary["pools"])
+        self.contexts = [self.column(4) for _ in range(summary["contexts"])]  # label, region, step, stage
         signed = {"address"}
-        lives = [self.steps(facts["lives"]) if name in signed else self.column(facts["lives"]) for name in self.LIFE]
+        lives = [self.steps(summary["lives"]) if name in signed else self.column(summary["lives"]) for name in self.LIFE]
         self.lives = [dict(zip(self.LIFE, row)) for row in zip(*lives)]
-        spans = [self.steps(facts["spans"]) if name in {"born", "address"} else self.column(facts["spans"]) for name in self.SPAN]
+        spans = [self.steps(summary["spans"]) if name in {"mapped_at", "address"} else self.column(summary["spans"]) for name in self.SPAN]
         self.spans = [dict(zip(self.SPAN, row)) for row in zip(*spans)]
-        self.ooms = [self.column(3) for _ in range(facts["ooms"])]
-        self.pages = [self.column(3) for _ in range(facts["pages"])]
+        self.ooms = [self.column(3) for _ in range(summary["ooms"])]
+        self.pages = [self.column(3) for _ in range(summary["pages"])]
         self.is_complete = self.at == len(self.bytes)
-        born = 0
+        allocated_at = 0
         for life in self.lives:
-            born = life["born"] = born + life["born"]
-            life["freed"] = born + life["freed"] - 1 if life["freed"] else self.end
-            life["died"] = life["freed"] + life["died"] - 1 if life["died"] else self.end
+            allocated_at = life["allocated_at"] = allocated_at + life["allocated_at"]
+            life["free_requested_at"] = allocated_at + life["free_requested_at"] - 1 if life["free_requested_at"] else self.end
+            life["freed_at"] = life["free_requested_at"] + life["freed_at"] - 1 if life["freed_at"] else self.end
         for span in self.spans:
-            span["died"] += span["born"]
+            span["unmapped_at"] += span["mapped_at"]
 
     def next(self):
         """Decode a number."""
@@ -207,8 +207,8 @@ class Model:
 
     def amounts(self, moment):
         """The statistics after an event."""
-        blocks = [life for life in self.lives if life["born"] <= moment < life["died"]]
-        return {"allocated": sum(life["bytes"] for life in blocks if moment < life["freed"]),
-                "pending": sum(life["bytes"] for life in blocks if moment >= life["freed"]),
-                "reserved": sum(span["bytes"] for span in self.spans if span["born"] <= moment < span["died"]),
+        blocks = [life for life in self.lives if life["allocated_at"] <= moment < life["freed_at"]]
+        return {"allocated": sum(life["bytes"] for life in blocks if moment < life["free_requested_at"]),
+                "pending": sum(life["bytes"] for life in blocks if moment >= life["free_requested_at"]),
+                "reserved": sum(span["bytes"] for span in self.spans if span["mapped_at"] <= moment < span["unmapped_at"]),
                 "blocks": len(blocks)}

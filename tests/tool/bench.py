@@ -150,7 +150,7 @@ class Benchmarks(unittest.TestCase):
                 (("hit", "4 KiB"), 9, [10, 13, 10.9], "11 x*"), (("hit", "4 KiB"), 9, [10, 13, 11], "11 x "),
                 (("hit", "4 KiB"), 9, (), "11 x "), (minimum, 1.8, (), ">=1.9*"), (minimum, 1.9, (), ">=1.9 "),
                 (maximum, 1.4, (), "<=1.3*"), (maximum, 1.2, (), "<=1.3 "), (("growth", "8 GiB"), 1, (), " ")):
-            self.assertEqual(speed.mark(speed.target_of(*target), [value], ratios), expected)
+            self.assertEqual(speed.format_target(speed.find_target(*target), [value], ratios), expected)
         self.assertEqual(table.device(4 << 30, 4096), "4.00 ")
         self.assertEqual(table.device((4 << 30) + (5 << 20), 4096), "4.00*")
         self.assertEqual(table.device(None, 4096), "none*")

@@ -53,7 +53,7 @@ class ShortageTest(ToolCase):
                 self.assertEqual(model.play(self.shortage.lines_of(name)), [])
                 self.assertEqual(model.events, expected["events"])
                 self.assertEqual(model.physical(), expected["peak_reserved"])
-                self.assertEqual(sum(model.made.values()), expected["driver_calls"]["create"])
+                self.assertEqual(sum(model.created.values()), expected["driver_calls"]["create"])
                 self.assertEqual(sum(model.released.values()), expected["driver_calls"]["release"])
 
     def test_model_and_tool_require_equal_device_memory(self):
@@ -61,11 +61,11 @@ class ShortageTest(ToolCase):
         unserved = model.play(SHORT_TRACE)
         self.assertEqual(unserved, SHORT_TRACE[-1:])
         self.assertEqual(model.stranded(model.large_blocks().values()), {0: list(range(2, 10))})
-        self.assertTrue(model.pages.begun_by_hit[0])
-        self.assertEqual([model.rescued(piece * MIB) // MIB for piece in (10, 4, 2)], [10, 16, 16])
-        self.assertEqual(model.forced(self.shortage.COSTS), 2 * 74 + 2)
-        required_bytes = 60 * MIB + model.lacks()
-        self.assertEqual((required_bytes, model.min_later(unserved)), (64 * MIB, 64 * MIB))
+        self.assertTrue(model.pages.first_use_was_hit[0])
+        self.assertEqual([model.reusable_bytes(mib * MIB) // MIB for mib in (10, 4, 2)], [10, 16, 16])
+        self.assertEqual(model.min_driver_time(self.shortage.COSTS), 2 * 74 + 2)
+        required_bytes = 60 * MIB + model.missing_bytes()
+        self.assertEqual((required_bytes, model.min_remaining_peak(unserved)), (64 * MIB, 64 * MIB))
         self.assertEqual([self.runs_out_of_memory(required_bytes - 2 * MIB), self.runs_out_of_memory(required_bytes)],
                          [True, False])
 
@@ -77,8 +77,8 @@ class ShortageTest(ToolCase):
     def test_larger_requests_cannot_use_gaps_between_blocks(self):
         model = self.stranded.Model(40 * MIB)
         self.assertEqual(model.play(["a 0 15728640 0", "a 1 10485760 0", "a 2 15728640 0", "f 1"]), [])
-        self.assertEqual(model.min_later(["a 3 9437184 0", "f 3"]) // MIB, 39)
-        self.assertEqual(model.min_later(["a 3 11534336 0", "f 0"]) // MIB, 51)
+        self.assertEqual(model.min_remaining_peak(["a 3 9437184 0", "f 3"]) // MIB, 39)
+        self.assertEqual(model.min_remaining_peak(["a 3 11534336 0", "f 0"]) // MIB, 51)
 
 
 if __name__ == "__main__":

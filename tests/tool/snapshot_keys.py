@@ -82,7 +82,7 @@ class SnapshotKeysTest(ToolCase):
     def view_labels(self, path):
         """Returns the label, region, step and stage of each block in the page."""
         model = self.model(path)
-        return [[model.facts["texts"][text] for text in model.contexts[life["context"]]] for life in model.lives]
+        return [[model.summary["texts"][text] for text in model.contexts[life["context"]]] for life in model.lives]
 
 
 def active_step_and_stage(annotations, time):
@@ -221,7 +221,7 @@ class SyntheticEntries(SnapshotKeysTest):
             for key in ("file", "trace", "ns_per_event"):
                 blame.pop(key, None)
                 replay.pop(key, None)
-            reports[path] = blame, replay, model.lives, model.spans, model.facts["events"]
+            reports[path] = blame, replay, model.lives, model.spans, model.summary["events"]
         self.assertEqual(reports[paths[0]], reports[paths[1]])
         self.assertEqual(reports[paths[0]][0]["peak"]["allocated"], 7 * MIB)
         self.assertEqual(reports[paths[0]][1]["peak_allocated"], 7 * MIB)
@@ -344,8 +344,8 @@ class PinnedMemory(SnapshotKeysTest):
         self.assertIn("; not replayed: pinned host memory, 200 entries\n", self.tool("replay", path).stderr)
         self.assertRegex(self.tool("compare", path, path).stdout, r"   pinned host memory at the end: reserved \S+ MiB, "
                                                                   r"allocated")
-        self.assertRegex(self.model(path).facts["host"], r"^pinned host memory at the end: reserved \S+ MiB, allocated")
-        self.assertIsNone(self.model(self.file(program.snapshot())).facts["host"])
+        self.assertRegex(self.model(path).summary["host"], r"^pinned host memory at the end: reserved \S+ MiB, allocated")
+        self.assertIsNone(self.model(self.file(program.snapshot())).summary["host"])
 
     def test_file_with_only_pinned_memory_is_reported(self):
         empty = {"segments": [], "device_traces": [[]]}

@@ -35,7 +35,7 @@ class ViewTest(ToolCase):
                 program = view_program.Program(seed, 600, skipped)
                 model = view_program.Model(self.page(program.snapshot()))
                 self.assertTrue(model.is_complete)
-                self.assertEqual(model.facts["unmatched"], 0)
+                self.assertEqual(model.summary["unmatched"], 0)
                 self.assertEqual(model.times, [entry["time_us"] for entry in program.trace])
                 for span in model.spans:
                     page = view_program.PAGE if span["address"] < view_program.LARGE_BASE else view_program.LARGE
@@ -53,12 +53,12 @@ class ViewTest(ToolCase):
                           f"lifetime, and the sum of {len(complete.lives) - 30} others; --blocks sets the number", self.message)
             self.assertTrue(aggregated.is_complete)
             self.assertEqual(len(aggregated.lives), 30)
-            self.assertEqual(aggregated.facts["summed"], len(complete.lives) - 30)
-            self.assertEqual(aggregated.facts["recorded"], len(program.trace))
-            weights = sorted((life["bytes"] * (life["died"] - life["born"]) for life in complete.lives), reverse=True)
+            self.assertEqual(aggregated.summary["summed"], len(complete.lives) - 30)
+            self.assertEqual(aggregated.summary["recorded"], len(program.trace))
+            weights = sorted((life["bytes"] * (life["freed_at"] - life["allocated_at"]) for life in complete.lives), reverse=True)
             separate_blocks = {(life["address"], life["bytes"], life["stack"]) for life in aggregated.lives}
             self.assertLessEqual(separate_blocks, {(life["address"], life["bytes"], life["stack"]) for life in complete.lives
-                                                   if life["bytes"] * (life["died"] - life["born"]) >= weights[29]})
+                                                   if life["bytes"] * (life["freed_at"] - life["allocated_at"]) >= weights[29]})
             # Between two events of separate blocks these do not change, so the sums are upper bounds of all states.
             allocated_bytes = [aggregated.amounts(moment)["allocated"] + aggregated.amounts(moment)["pending"]
                                + aggregated.summed[moment]
@@ -73,11 +73,11 @@ class ViewTest(ToolCase):
     def test_block_has_the_stack_of_its_allocation(self):
         program = view_program.Program(4, 300)
         model = view_program.Model(self.page(program.snapshot()))
-        strings = model.facts["texts"]
+        strings = model.summary["texts"]
         for life in model.lives:
             frames = [{"name": strings[model.frames[0][frame]], "filename": strings[model.frames[1][frame]],
                        "line": model.frames[2][frame]} for frame in model.stacks[life["stack"]]]
-            self.assertEqual(frames, program.trace[life["born"] - 1]["frames"])
+            self.assertEqual(frames, program.trace[life["allocated_at"] - 1]["frames"])
 
     def test_block_has_the_same_site_as_in_blame(self):
         python = {"name": "run", "filename": "/lib/python3.11/threading.py", "line": 3}
@@ -95,7 +95,7 @@ class ViewTest(ToolCase):
             stack_index = next(life["stack"] for life in model.lives if life["stack"])
             report = json.loads(self.tool("blame", "--json", self.folder / "snapshot.pickle").stdout)
             names = [site["site"] for site in report["sites"]]
-            self.assertEqual(model.facts["sites"][model.sites[stack_index]],
+            self.assertEqual(model.summary["sites"][model.sites[stack_index]],
                              next(name for name in names if not name.startswith("(")))
             self.assertEqual(model.sites[0], 0)
 
@@ -118,19 +118,19 @@ class ViewTest(ToolCase):
         snapshot["device_traces"][0][0]["user_metadata"] = "</script><script>alert(1)</script><!--"
         page = self.page(snapshot)
         self.assertNotIn("alert(1)</script", page)
-        self.assertIn("</script><script>alert(1)</script><!--", view_program.Model(page).facts["texts"])
+        self.assertIn("</script><script>alert(1)</script><!--", view_program.Model(page).summary["texts"])
 
     def test_two_files_share_a_page(self):
         for seed in (7, 8):
             self.file(view_program.Program(seed, 80).snapshot(), f"{seed}.pickle")
         self.view("7.pickle", "8.pickle", "-o", "page.html")
         page = self.read_page()
-        self.assertEqual([view_program.Model(page, index).facts["name"] for index in (0, 1)], ["7.pickle", "8.pickle"])
+        self.assertEqual([view_program.Model(page, index).summary["name"] for index in (0, 1)], ["7.pickle", "8.pickle"])
 
     def test_page_can_be_written_to_standard_output(self):
         with open(self.file(view_program.Program(9, 20).snapshot()), "rb") as file:
             page = self.tool("view", "-", "-o", "-", stdin=file).stdout
-        self.assertEqual(view_program.Model(page).facts["name"], "standard input")
+        self.assertEqual(view_program.Model(page).summary["name"], "standard input")
 
     def test_page_without_history_shows_the_final_state(self):
         program = view_program.Program(10, 200)
@@ -148,7 +148,7 @@ class ViewTest(ToolCase):
         trace.insert(free_index + 1, dict(trace[free_index]))
         model = view_program.Model(self.page(snapshot, status=1))
         self.assertTrue(model.is_complete)
-        self.assertEqual(model.facts["unmatched"], 2)
+        self.assertEqual(model.summary["unmatched"], 2)
         self.assertRegex(self.message, "snapshot.pickle: no segment of the file contains 1 allocated block of .*, which the "
                                        "report omits")
 

@@ -266,7 +266,7 @@ class PageTest(FolderCase):
         self.assertIn("allocated by step", self.element("h3").text)
         self.assertEqual(self.run_script(SERIES), series)
         self.run_script("const pane = Main.panes[0]; pane.choose(pane.model.lives.count - 1)")
-        alloc_moment = self.run_script("const {lives} = Main.panes[0].model; return lives.born[lives.count - 1]")
+        alloc_moment = self.run_script("const {lives} = Main.panes[0].model; return lives.allocatedAt[lives.count - 1]")
         step_index = min(3, (program.trace[alloc_moment - 1]["time_us"] - begin) // step)
         self.assertRegex(self.element("pre").text, rf"\nsite +ProfilerStep#{step_index}\n(.*\n)*region +Torch-Compiled Region: "
                                                    rf"0/0\nstep +ProfilerStep#{step_index}\n")

@@ -424,8 +424,8 @@ def case_control():
 def case_settings():
     torch.cuda.init()
     torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:4")
-    held = torch.empty(5000, dtype=torch.uint8, device="cuda")
-    # 5000 bytes are rounded up to 5120, both with 4 divisions of a power of two and to a multiple of 512.
+    # With 4 divisions of 4096 bytes, 4200 bytes are rounded up to 4096 + 1024; without divisions, to 9 * 512 = 4608.
+    held = torch.empty(4200, dtype=torch.uint8, device="cuda")
     expect(torch.cuda.memory_allocated() == 5120, torch.cuda.memory_allocated())
     large = byte_tensor(100)
     torch.cuda.memory._set_allocator_settings("garbage_collection_threshold:0.5")
@@ -435,8 +435,8 @@ def case_settings():
     del large
     expect(torch.cuda.memory_stats()["oversize_allocations.current"] == 0, "the block was not oversize at its allocation")
     expect(torch.cuda.memory_stats()["max_split_size"] == 40 * MIB, "statistics contain the value in effect")
-    second = torch.empty(5000, dtype=torch.uint8, device="cuda")
-    expect(torch.cuda.memory_allocated() == 5120 + 5120, torch.cuda.memory_allocated())
+    second = torch.empty(4200, dtype=torch.uint8, device="cuda")
+    expect(torch.cuda.memory_allocated() == 5120 + 4608, torch.cuda.memory_allocated())
     expect_error(ValueError, "", lambda: torch.cuda.memory._set_allocator_settings("no_such_key:1"))
     del held, second
 

@@ -226,7 +226,7 @@ def resets():
             continue  # PyTorch's allocator has applied a part of the string
         settings = torch.cuda.memory._snapshot()["allocator_settings"]  # pylint: disable=protected-access
         torch.cuda.reset_peak_memory_stats()
-        held = torch.empty(5000, dtype=torch.uint8, device="cuda")
+        held = torch.empty(4200, dtype=torch.uint8, device="cuda")
         rounded = torch.cuda.memory_allocated()
         del held
         # Whether a request of 150 MiB uses a block of 300 MiB whole, and the size of the segment of a medium request.

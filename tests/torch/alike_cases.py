@@ -204,8 +204,10 @@ def backend():
     report(before["expandable_segments"], before.get("last_allocator_settings", before))
     held = byte_tensor(30)
     torch.cuda.memory._set_allocator_settings("backend:native,roundup_power2_divisions:4")
-    report(torch.cuda.memory_allocated(), torch.empty(5000, dtype=torch.uint8, device="cuda").numel(),
-           torch.cuda.memory_allocated())
+    rounded = torch.empty(4200, dtype=torch.uint8, device="cuda")
+    report(torch.cuda.memory_allocated())
+    del rounded
+    report(torch.cuda.memory_allocated())
     report(attempt(lambda: torch.cuda.memory._set_allocator_settings("backend:cudaMallocAsync")))
     report(attempt(lambda: torch.cuda.memory._set_allocator_settings("backend:other")))
     del held

@@ -4,7 +4,7 @@
 programs_test.py DRIVER NAME [MODE...]; libxseg.so is in the folder of the driver.  Prints TAP: one line for each mode.
 Skipped without PyTorch; see tests/support/torch_environment.py.
 
-Kernels compute nothing on the simulator, so the test compares the output of programs/figures.py: counts and shapes.
+Kernels compute nothing on the simulator, so the test compares the output of programs/recorder.py: counts and shapes.
 """
 import json
 import os

@@ -17,10 +17,10 @@ static struct xseg_shared_budget scanned;
 static void expect_demand(uint64_t demand, uint64_t growing)
 {
     assert_ok(xseg_shared_budget_scan(&scanned, budget_file_path));
-    assert_int_equal(scanned.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_int_equal(scanned.seen[0].record.device_count, 1);
-    assert_int_equal(scanned.seen[0].record.devices[0].demand, demand * MIB);
-    assert_int_equal(scanned.seen[0].record.devices[0].growing, growing * MIB);
+    assert_int_equal(scanned.entries[0].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_int_equal(scanned.entries[0].record.device_count, 1);
+    assert_int_equal(scanned.entries[0].record.devices[0].demand, demand * MIB);
+    assert_int_equal(scanned.entries[0].record.devices[0].growing, growing * MIB);
 }
 
 static const char *shared_config(void)
@@ -253,13 +253,13 @@ TEST(limit_is_identified_by_its_value)
 #define MEMBERS_MAX 8u
 
 static struct xseg_budget_member member(uint64_t physical, uint64_t idle, uint64_t demand,
-                                        uint64_t share, uint64_t floor)
+                                        uint64_t share, uint64_t min_bytes)
 {
     return (struct xseg_budget_member){.physical = physical * GIB,
                                        .idle = idle * GIB,
                                        .demand = demand * GIB,
-                                       .named_share = share,
-                                       .floor = floor * GIB};
+                                       .configured_share = share,
+                                       .min_bytes = min_bytes * GIB};
 }
 
 static uint64_t released_by(const struct xseg_budget_member *members, unsigned count, unsigned own,
@@ -317,7 +317,7 @@ TEST(idle_memory_is_released_down_to_the_floor)
     struct xseg_budget_member members[] = {member(40, 0, 9, 0, 0), member(20, 18, 0, 0, 15),
                                            member(4, 4, 0, 0, 0)};
 
-    /* 20 GiB less the floor of 15 GiB, and all 4 GiB. */
+    /* 20 GiB less the minimum of 15 GiB, and all 4 GiB. */
     assert_int_equal(released_by(members, 3, 1, 0), 5 * GIB);
     assert_int_equal(released_by(members, 3, 2, 0), 4 * GIB);
     assert_int_equal(xseg_budget_split(members, 3, 1, TOTAL, 0).spare, UINT64_MAX);
@@ -368,7 +368,7 @@ TEST(members_keep_memory_without_demands)
 }
 
 /* With random statistics, demands are met after some rounds as far as idle memory permits.  No member releases more
- * than its idle memory, or memory below its floor. */
+ * than its idle memory, or memory below its minimum. */
 TEST(demands_are_met_within_some_rounds)
 {
     uint64_t random = 7;
@@ -384,15 +384,15 @@ TEST(demands_are_met_within_some_rounds)
             members[i] = (struct xseg_budget_member){
                 .physical = physical,
                 .idle = rng_next(&random) % (physical + 1),
-                .named_share = rng_next(&random) % 3 == 0 ? rng_next(&random) % 1000001 : 0,
-                .floor = rng_next(&random) % 2 == 0 ? 0 : rng_next(&random) % GIB,
+                .configured_share = rng_next(&random) % 3 == 0 ? rng_next(&random) % 1000001 : 0,
+                .min_bytes = rng_next(&random) % 2 == 0 ? 0 : rng_next(&random) % GIB,
             };
         }
         members[0].demand = demand = 1 + rng_next(&random) % (8 * GIB);
         for (unsigned i = 1; i < count; i++)
             idle_above_floors +=
                 xseg_min(members[i].idle,
-                         members[i].physical - xseg_min(members[i].physical, members[i].floor));
+                         members[i].physical - xseg_min(members[i].physical, members[i].min_bytes));
         for (unsigned pass = 0; pass < 4; pass++) {
             uint64_t released[MEMBERS_MAX];
 
@@ -403,7 +403,7 @@ TEST(demands_are_met_within_some_rounds)
                 members[i].physical -= released[i];
                 members[i].idle -= released[i];
                 free += released[i];
-                assert_true(released[i] == 0 || members[i].physical >= members[i].floor);
+                assert_true(released[i] == 0 || members[i].physical >= members[i].min_bytes);
             }
         }
         assert_true(free >= xseg_min(demand, idle_above_floors));

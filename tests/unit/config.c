@@ -648,16 +648,16 @@ TEST(only_keys_that_were_set_apply)
     config.hard_limit_bytes = 35;
     config.soft_limit_bytes = 33;
     config.keep_bytes = 5;
-    assert_ok(xseg_device_limits_follow(&device, &config, 0, true));
+    assert_ok(xseg_device_limits_apply_config(&device, &config, 0, true));
     expect_limits(50, 40, 30);
-    assert_error(xseg_device_limits_follow(&device, &config, hard, true), CONFIG,
+    assert_error(xseg_device_limits_apply_config(&device, &config, hard, true), CONFIG,
                  "soft_bytes exceeds hard_bytes");
     expect_limits(50, 40, 30);
-    assert_ok(xseg_device_limits_follow(&device, &config, hard | soft, false));
+    assert_ok(xseg_device_limits_apply_config(&device, &config, hard | soft, false));
     expect_limits(50, 40, 30);
-    assert_ok(xseg_device_limits_follow(&device, &config, hard | soft, true));
+    assert_ok(xseg_device_limits_apply_config(&device, &config, hard | soft, true));
     expect_limits(35, 33, 30);
-    assert_ok(xseg_device_limits_follow(&device, &config, keep, true));
+    assert_ok(xseg_device_limits_apply_config(&device, &config, keep, true));
     expect_limits(35, 33, 5);
 }
 

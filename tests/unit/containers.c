@@ -319,7 +319,7 @@ FIXTURE(close_slab)
 static void add_batch(void)
 {
     struct xseg_slab_batch *batch =
-        xseg_slab_make_batch(slab.record_bytes, xseg_slab_next_records(&slab));
+        xseg_slab_create_batch(slab.record_bytes, xseg_slab_next_records(&slab));
 
     assert_non_null(batch);
     assert_true(xseg_slab_refill(&slab, batch));
@@ -335,7 +335,7 @@ static bool is_zero(const struct record *record)
 
 TEST_WITH(records_of_several_batches_do_not_overlap, open_slab, close_slab)
 {
-    enum { COUNT = 5 * XSEG_SLAB_BATCH };
+    enum { COUNT = 5 * XSEG_SLAB_MAX_BATCH };
     static struct record *allocated[COUNT];
 
     for (uint32_t i = 0; i < COUNT; i++) {
@@ -364,7 +364,7 @@ TEST_WITH(freed_record_is_reused_zeroed, open_slab, close_slab)
     record->number = 7;
     memset(record->payload, 0xff, sizeof(record->payload));
     xseg_slab_free(&slab, record);
-    assert_int_equal(slab.free_count, XSEG_SLAB_FIRST);
+    assert_int_equal(slab.free_count, XSEG_SLAB_MIN_BATCH);
     /* Past the link, a free record keeps its contents. */
     assert_int_equal(record->number, 7);
     assert_int_equal(record->payload[PAYLOAD - 1], 0xff);
@@ -400,7 +400,7 @@ TEST_WITH(random_allocations_and_frees_are_counted, open_slab, close_slab)
     }
     assert_int_equal(slab.total - slab.free_count, allocated);
     /* No more batches than the peak number of records needs. */
-    assert_true(slab.total <= HELD + XSEG_SLAB_BATCH);
+    assert_true(slab.total <= HELD + XSEG_SLAB_MAX_BATCH);
 }
 
 /* A slab with few records is small, and a slab with many records is refilled rarely. */
@@ -424,7 +424,7 @@ TEST_WITH(batches_grow_with_the_number_of_records, open_slab, close_slab)
 TEST_WITH(excess_records_are_rejected, open_slab, close_slab)
 {
     slab.total = UINT32_MAX - 1;
-    assert_false(xseg_slab_refill(&slab, xseg_slab_make_batch(sizeof(struct record), 2)));
+    assert_false(xseg_slab_refill(&slab, xseg_slab_create_batch(sizeof(struct record), 2)));
     assert_int_equal(slab.free_count, 0);
     assert_int_equal(slab.host_bytes, 0);
     assert_null(slab.batches);
@@ -446,7 +446,7 @@ TEST(records_in_memory_of_the_caller_outlive_the_slab)
     static struct record memory[4];
 
     xseg_slab_init(&slab, sizeof(struct record));
-    assert_true(xseg_slab_refill(&slab, xseg_slab_make_batch_at(memory, XSEG_COUNT_OF(memory))));
+    assert_true(xseg_slab_refill(&slab, xseg_slab_create_batch_at(memory, XSEG_COUNT_OF(memory))));
     assert_int_equal(slab.free_count, XSEG_COUNT_OF(memory));
     expect_audit(xseg_slab_audit(&slab, &violation), NULL);
     for (size_t i = 0; i < XSEG_COUNT_OF(memory); i++)

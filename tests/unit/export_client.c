@@ -96,7 +96,7 @@ static struct xseg_export_token make_token(uint64_t exporter)
                                               .version = XSEG_EXPORT_TOKEN_VERSION,
                                               .exporter = exporter,
                                               .size = 3 * PAGE,
-                                              .process = 4711};
+                                              .pid = 4711};
     struct xseg_export_token token;
 
     memcpy(&token, &fields, sizeof(token));

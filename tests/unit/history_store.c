@@ -116,7 +116,7 @@ TEST_WITH(settings_follow_the_configuration, set_up, tear_down)
 
 static bool has_gathered_for(const struct xseg_history_store *of_store)
 {
-    return xseg_history_context_is_of(xseg_history_context(),
+    return xseg_history_context_matches(xseg_history_context(),
                                       xseg_history_store_settings(of_store));
 }
 

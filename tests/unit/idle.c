@@ -9,10 +9,10 @@ static void expect_choice(const struct xseg_idle_ages *ages, uint64_t bytes, uin
 {
     struct xseg_idle_limit limit = {.ages = ages};
 
-    xseg_idle_choose(&limit, bytes, youngest, pages);
+    xseg_idle_select_oldest(&limit, bytes, youngest, pages);
     assert_int_equal(limit.step, step);
-    assert_int_equal(limit.part, part);
-    assert_int_equal(limit.part_pages, part_pages);
+    assert_int_equal(limit.step_bytes, part);
+    assert_int_equal(limit.step_pages, part_pages);
     assert_int_equal(limit.pages, pages);
 }
 

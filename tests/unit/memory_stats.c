@@ -50,7 +50,7 @@ static void expect_private(const struct xseg_published_pool *row)
 {
     char pool[16], name[XSEG_PUBLISHED_LABEL] = "";
 
-    (void)snprintf(pool, sizeof(pool), "%u", row->number);
+    (void)snprintf(pool, sizeof(pool), "%u", row->id);
     if (row->label[0] == '"')
         memcpy(name, row->label + 1, strlen(row->label) - 2);
     else
@@ -126,8 +126,8 @@ static uint32_t expect_agreement(struct xseg_allocator *allocator)
 
         assert_true(i == 0 || order[row->kind] >= order[row[-1].kind]);
         if (row->kind == XSEG_PUBLISHED_PRIVATE) {
-            assert_true(row->number > newest);
-            newest = row->number;
+            assert_true(row->id > newest);
+            newest = row->id;
             private_rows++;
             expect_private(row);
         } else if (row->kind == XSEG_PUBLISHED_OTHERS) {
@@ -246,7 +246,7 @@ TEST(pools_without_their_own_row_share_a_row)
     env_free(allocator, allocated[0]);
     assert_ok(xseg_pool_release(pool[0]));
     read_both(allocator);
-    assert_int_equal(find_kind(XSEG_PUBLISHED_PRIVATE)->number, 2);
+    assert_int_equal(find_kind(XSEG_PUBLISHED_PRIVATE)->id, 2);
     assert_int_equal(find_kind(XSEG_PUBLISHED_OTHERS)->count,
                      POOLS - 1 - (XSEG_PUBLISHED_POOLS - 4));
     expect_statistics(allocator);

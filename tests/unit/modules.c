@@ -255,7 +255,7 @@ TEST_WITH(audit_reports_the_violated_invariant, set_up, tear_down)
     struct xseg_module *first = modules.modules, *second = first->next;
     const struct xseg_module before = *second;
     second->name = first->name;
-    second->shape = first->shape;
+    second->headers_hash = first->headers_hash;
     second->build_id = first->build_id;
     expect_modules_audit("MODULES-2");
     *second = before;

@@ -20,7 +20,7 @@ TEST(shares_are_by_weight_and_have_two_halves)
 
     probe_budget_init(&budget, 1000, 10);
     struct probe_share first = probe_budget_share(&budget, 1);
-    assert_in_range(first.half - now, 49 * SECOND, 60 * SECOND);
+    assert_in_range(first.first_half_end - now, 49 * SECOND, 60 * SECOND);
     assert_in_range(first.end - now, 99 * SECOND, 110 * SECOND);
     /* The unused time of the first call is shared by the following calls. */
     (void)probe_budget_share(&budget, 4);
@@ -32,10 +32,12 @@ TEST(shares_are_by_weight_and_have_two_halves)
 TEST(exhausted_share_still_has_three_samples)
 {
     const uint64_t now = stopwatch_now();
-    const struct probe_share past_end = {.half = now - 2, .end = now - 1, .deadline = now + SECOND};
-    const struct probe_share past_deadline = {.half = now - 3, .end = now - 2, .deadline = now - 1};
+    const struct probe_share past_end = {
+        .first_half_end = now - 2, .end = now - 1, .deadline = now + SECOND};
+    const struct probe_share past_deadline = {
+        .first_half_end = now - 3, .end = now - 2, .deadline = now - 1};
     const struct probe_share past_half = {
-        .half = now - 1, .end = now + 100 * SECOND, .deadline = now + 100 * SECOND};
+        .first_half_end = now - 1, .end = now + 100 * SECOND, .deadline = now + 100 * SECOND};
     struct probe_budget unlimited, exhausted = {.deadline = now - 1, .weight_remaining = 5};
 
     assert_true(probe_share_has_time(&past_end, false, 2));

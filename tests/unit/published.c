@@ -127,7 +127,7 @@ TEST(rows_are_in_order)
     fill();
     assert_true(accept());
     readable.sample = sample;
-    unreadable.problem = "unreadable: the file is too short";
+    unreadable.error = "unreadable: the file is too short";
     assert_true(top_table_init(&table, &publishers, TOP_BY_RESERVED, true));
     /* Device 1 with two pools; the process with a problem and device 0 have none. */
     assert_int_equal(table.count, 5);

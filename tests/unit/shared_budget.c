@@ -92,10 +92,10 @@ TEST_WITH(file_is_created_for_owner_and_group, NULL, close_and_remove)
     assert_true(status.st_blocks * 512 >= BUDGET_FILE_BYTES);
     assert_int_equal(fcntl(budget.file.descriptor, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     budget_file_expect(&budget, 1);
-    assert_int_equal(budget.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_int_equal(budget.seen[0].record.device_count, 0);
-    assert_int_equal(budget.seen[0].record.pid, getpid());
-    assert_true(budget.seen[0].record.name[0] != '\0');
+    assert_int_equal(budget.entries[0].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_int_equal(budget.entries[0].record.device_count, 0);
+    assert_int_equal(budget.entries[0].record.pid, getpid());
+    assert_true(budget.entries[0].record.name[0] != '\0');
     xseg_shared_budget_close(&budget);
     xseg_shared_budget_close(&budget);
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FORKED);
@@ -259,8 +259,8 @@ TEST_WITH(file_may_be_truncated_while_open, NULL, close_and_remove)
         assert_int_equal(budget_file_write(&budget, 3), has_header ? XSEG_OK : XSEG_ERR_FILE);
         if (has_header) {
             assert_ok(xseg_shared_budget_read(&budget));
-            assert_true(budget_file_matches(&budget.seen[peer.slot].record, 0));
-            assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
+            assert_true(budget_file_matches(&budget.entries[peer.slot].record, 0));
+            assert_int_equal(budget.entries[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
         } else {
             /* A file of zeros becomes a shared budget file when a process opens it; one with a part of a header does
              * not. */
@@ -444,18 +444,18 @@ TEST_WITH(processes_read_each_other, join, close_and_remove)
     assert_int_equal(peer_call(&peer, 'r', 0), 2);
     assert_int_equal(peer_call(&peer, 'w', 7), 0);
     budget_file_expect(&budget, 2);
-    assert_true(budget_file_matches(&budget.seen[0].record, 5));
-    assert_int_equal(budget.seen[1].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_matches(&budget.seen[1].record, 7));
-    assert_int_equal(budget.seen[1].record.pid, peer.pid);
+    assert_true(budget_file_matches(&budget.entries[0].record, 5));
+    assert_int_equal(budget.entries[1].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_true(budget_file_matches(&budget.entries[1].record, 7));
+    assert_int_equal(budget.entries[1].record.pid, peer.pid);
     /* Unchanged records are not written. */
-    const uint64_t sequence = budget.seen[1].record.sequence;
+    const uint64_t sequence = budget.entries[1].record.sequence;
     assert_int_equal(peer_call(&peer, 'w', 7), 0);
     assert_ok(xseg_shared_budget_read(&budget));
-    assert_int_equal(budget.seen[1].record.sequence, sequence);
+    assert_int_equal(budget.entries[1].record.sequence, sequence);
     assert_int_equal(peer_call(&peer, 'w', 8), 0);
     assert_ok(xseg_shared_budget_read(&budget));
-    assert_int_equal(budget.seen[1].record.sequence, sequence + 1);
+    assert_int_equal(budget.entries[1].record.sequence, sequence + 1);
     peer_end(&peer);
     budget_file_expect(&budget, 1);
 }
@@ -466,12 +466,12 @@ TEST_WITH(a_slot_ends_with_its_process, join, close_and_remove)
     budget_file_expect(&budget, 3);
     peer_kill(&first);
     budget_file_expect(&budget, 2);
-    assert_int_equal(budget.seen[first.slot].state, XSEG_SHARED_BUDGET_FREE);
+    assert_int_equal(budget.entries[first.slot].state, XSEG_SHARED_BUDGET_FREE);
     assert_int_equal(peer_call(&second, 'r', 0), 2);
     const struct peer third = peer_start();
     assert_int_equal(third.slot, first.slot);
     assert_ok(xseg_shared_budget_read(&budget));
-    assert_int_equal(budget.seen[third.slot].record.pid, third.pid);
+    assert_int_equal(budget.entries[third.slot].record.pid, third.pid);
     peer_end(&second);
     peer_end(&third);
 }
@@ -486,8 +486,8 @@ TEST_WITH(stopped_process_counts_as_a_member, join, close_and_remove)
     assert_int_equal(waitpid(peer.pid, &status, WUNTRACED), peer.pid);
     assert_true(WIFSTOPPED(status));
     assert_ok(xseg_shared_budget_read(&budget));
-    assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_matches(&budget.seen[peer.slot].record, 9));
+    assert_int_equal(budget.entries[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_true(budget_file_matches(&budget.entries[peer.slot].record, 9));
     peer_kill(&peer);
     budget_file_expect(&budget, 1);
 }
@@ -506,13 +506,13 @@ TEST_WITH(all_slots_may_be_in_use, NULL, close_and_remove)
     assert_error_message(budget_file_path);
     budget_file_expect(&budgets[30], XSEG_SHARED_BUDGET_SLOTS);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        assert_true(budget_file_matches(&budgets[30].seen[i].record, i));
+        assert_true(budget_file_matches(&budgets[30].entries[i].record, i));
     /* Every second slot, so that the locks have gaps. */
     for (unsigned i = 1; i < XSEG_SHARED_BUDGET_SLOTS; i += 2)
         xseg_shared_budget_close(&budgets[i]);
     assert_ok(xseg_shared_budget_read(&budgets[30]));
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        assert_int_equal(budgets[30].seen[i].state,
+        assert_int_equal(budgets[30].entries[i].state,
                          i % 2 == 0 ? XSEG_SHARED_BUDGET_FRESH : XSEG_SHARED_BUDGET_FREE);
     budget_file_join(&budget);
     assert_int_equal(budget.slot, 1);
@@ -538,21 +538,21 @@ TEST_WITH(garbage_in_a_slot_is_unreadable, join, close_and_remove)
     assert_ok(xseg_shared_budget_read(&second_budget));
     put_garbage(first.slot);
     assert_ok(xseg_shared_budget_read(&budget));
-    assert_int_equal(budget.seen[first.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
-    assert_int_equal(budget.seen[second.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_matches(&budget.seen[second.slot].record, 2));
+    assert_int_equal(budget.entries[first.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
+    assert_int_equal(budget.entries[second.slot].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_true(budget_file_matches(&budget.entries[second.slot].record, 2));
     assert_int_equal(budget_file_count(&budget), 4);
     /* A reader that has seen a valid record keeps it for any number of reads. */
     for (unsigned i = 0; i < 2; i++) {
         assert_ok(xseg_shared_budget_read(&second_budget));
-        assert_int_equal(second_budget.seen[first.slot].state, XSEG_SHARED_BUDGET_KEPT);
-        assert_true(budget_file_matches(&second_budget.seen[first.slot].record, 1));
+        assert_int_equal(second_budget.entries[first.slot].state, XSEG_SHARED_BUDGET_STALE);
+        assert_true(budget_file_matches(&second_budget.entries[first.slot].record, 1));
     }
     /* The process detects the damage, and writes its unchanged record again. */
     assert_int_equal(peer_call(&first, 'r', 0), 4);
     assert_int_equal(peer_call(&first, 'w', 1), 0);
     assert_ok(xseg_shared_budget_read(&budget));
-    assert_int_equal(budget.seen[first.slot].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_int_equal(budget.entries[first.slot].state, XSEG_SHARED_BUDGET_FRESH);
     /* The copy of a record is discarded with its process, and not used for the next process in the slot. */
     peer_kill(&first);
     assert_ok(xseg_shared_budget_read(&second_budget));
@@ -560,7 +560,7 @@ TEST_WITH(garbage_in_a_slot_is_unreadable, join, close_and_remove)
     assert_int_equal(third.slot, first.slot);
     put_garbage(first.slot);
     assert_ok(xseg_shared_budget_read(&second_budget));
-    assert_int_equal(second_budget.seen[first.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
+    assert_int_equal(second_budget.entries[first.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
     peer_end(&second);
     peer_end(&third);
 }
@@ -601,19 +601,19 @@ TEST_WITH(numbers_out_of_range_are_unreadable, join, close_and_remove)
         if (case_number == 3)
             device->demand = XSEG_SHARED_BUDGET_BYTES_BOUND;
         if (case_number == 4)
-            device->floor = UINT64_MAX;
+            device->min_bytes = UINT64_MAX;
         if (case_number == 5)
-            device->share = XSEG_SHARED_BUDGET_WHOLE_SHARE + 1;
+            device->share = XSEG_SHARED_BUDGET_FULL_SHARE + 1;
         if (case_number >= 7)
             record.device_count = case_number == 7 ? XSEG_SHARED_BUDGET_DEVICES + 1 : UINT32_MAX;
         put_record(peer.slot, &record);
         budget_file_join(&second_budget);
         assert_ok(xseg_shared_budget_read(&second_budget));
-        assert_int_equal(second_budget.seen[peer.slot].state, case_number == 0
+        assert_int_equal(second_budget.entries[peer.slot].state, case_number == 0
                                                                   ? XSEG_SHARED_BUDGET_FRESH
                                                                   : XSEG_SHARED_BUDGET_UNREADABLE);
         if (case_number == 0)
-            assert_string_equal(second_budget.seen[peer.slot].record.name, "xxxxxxxxxxxxxxx");
+            assert_string_equal(second_budget.entries[peer.slot].record.name, "xxxxxxxxxxxxxxx");
         xseg_shared_budget_close(&second_budget);
     }
     peer_end(&peer);
@@ -638,7 +638,7 @@ TEST_WITH(each_device_of_64_is_read, join, close_and_remove)
 
         write_devices(&second_budget, count);
         assert_ok(xseg_shared_budget_read(&budget));
-        const struct xseg_shared_budget_record *record = &budget.seen[second_budget.slot].record;
+        const struct xseg_shared_budget_record *record = &budget.entries[second_budget.slot].record;
         assert_int_equal(record->device_count, count);
         for (unsigned i = 0; i < XSEG_SHARED_BUDGET_DEVICES; i++)
             assert_int_equal(record->devices[i].physical, i < count ? 1000 + i : 0);
@@ -660,7 +660,7 @@ TEST_WITH(forked_child_holds_no_slot, join, close_and_remove)
                     xseg_shared_budget_open(&second_budget, budget_file_path) == XSEG_OK &&
                     second_budget.slot == 1 && xseg_shared_budget_read(&second_budget) == XSEG_OK &&
                     budget_file_count(&second_budget) == 2 &&
-                    budget_file_matches(&second_budget.seen[0].record, 1);
+                    budget_file_matches(&second_budget.entries[0].record, 1);
         _exit(succeeded ? 0 : 1);
     }
     child_expect_success(child);
@@ -755,8 +755,8 @@ TEST_WITH(members_may_be_in_pid_namespaces, join, close_and_remove)
         assert_int_equal(peer_call(&peer, 'r', 0), 2);
         assert_int_equal(peer_call(&peer, 'w', 4), 0);
         assert_ok(xseg_shared_budget_read(&budget));
-        assert_int_equal(budget.seen[1].record.pid, 1);
-        assert_true(budget_file_matches(&budget.seen[1].record, 4));
+        assert_int_equal(budget.entries[1].record.pid, 1);
+        assert_true(budget_file_matches(&budget.entries[1].record, 4));
         /* The peer reads the end of the file, and exits without closing the shared budget file. */
         (void)shutdown(peer.socket, SHUT_WR);
     }
@@ -778,9 +778,9 @@ TEST_WITH(readers_do_not_become_members, NULL, close_and_remove)
     assert_ok(xseg_shared_budget_scan(&budget, budget_file_path));
     assert_false(xseg_shared_budget_is_own(&budget));
     assert_int_equal(budget_file_count(&budget), 2);
-    assert_int_equal(budget.seen[first.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_matches(&budget.seen[first.slot].record, 7));
-    assert_int_equal(budget.seen[second.slot].record.pid, second.pid);
+    assert_int_equal(budget.entries[first.slot].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_true(budget_file_matches(&budget.entries[first.slot].record, 7));
+    assert_int_equal(budget.entries[second.slot].record.pid, second.pid);
     assert_int_equal(peer_call(&first, 'r', 0), 2);
     assert_int_equal(stat(budget_file_path, &after), 0);
     assert_memory_equal(&after.st_mtim, &before.st_mtim, sizeof(after.st_mtim));
@@ -793,7 +793,7 @@ TEST_WITH(readers_do_not_become_members, NULL, close_and_remove)
     budget_file_join(&second_budget);
     assert_ok(xseg_shared_budget_scan(&budget, budget_file_path));
     assert_int_equal(budget_file_count(&budget), 1);
-    assert_int_equal(budget.seen[0].record.pid, getpid());
+    assert_int_equal(budget.entries[0].record.pid, getpid());
 }
 
 TEST_WITH(garbage_is_reported_to_readers, NULL, close_and_remove)
@@ -801,7 +801,7 @@ TEST_WITH(garbage_is_reported_to_readers, NULL, close_and_remove)
     const struct peer peer = peer_start();
     put_garbage(peer.slot);
     assert_ok(xseg_shared_budget_scan(&budget, budget_file_path));
-    assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
+    assert_int_equal(budget.entries[peer.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
     peer_end(&peer);
 }
 

@@ -189,7 +189,7 @@ static void assert_usable(unsigned peers)
     budget_file_write_ok(&budget, 9);
     budget_file_expect(&budget, 1 + peers);
     for (unsigned i = 0; i < 1 + peers; i++)
-        assert_int_equal(budget.seen[i].state, XSEG_SHARED_BUDGET_FRESH);
+        assert_int_equal(budget.entries[i].state, XSEG_SHARED_BUDGET_FRESH);
     xseg_shared_budget_close(&budget);
 }
 
@@ -251,9 +251,9 @@ TEST_WITH(stop_at_each_call_blocks_no_process, NULL, close_and_remove)
             assert_int_equal(opened, XSEG_OK);
             assert_int_equal(sleep_count, 0);
             assert_ok(xseg_shared_budget_read(&budget));
-            assert_int_equal(budget.seen[budget.slot].state, XSEG_SHARED_BUDGET_FRESH);
+            assert_int_equal(budget.entries[budget.slot].state, XSEG_SHARED_BUDGET_FRESH);
             for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-                assert_int_not_equal(budget.seen[i].state, XSEG_SHARED_BUDGET_UNREADABLE);
+                assert_int_not_equal(budget.entries[i].state, XSEG_SHARED_BUDGET_UNREADABLE);
             xseg_shared_budget_close(&budget);
         }
         if (!has_ended) {
@@ -332,7 +332,7 @@ TEST_WITH(failed_calls_leave_no_descriptor, NULL, close_and_remove)
             budget_file_write_ok(&second_budget, 1);
             assert_ok(xseg_shared_budget_read(&second_budget));
             fault_countdown = remaining;
-            assert_true(budget_file_matches(&second_budget.seen[second_budget.slot].record, 1));
+            assert_true(budget_file_matches(&second_budget.entries[second_budget.slot].record, 1));
         }
         xseg_shared_budget_close(&second_budget);
         has_ended = fault_countdown > 0;
@@ -419,7 +419,7 @@ TEST_WITH(no_record_is_torn, NULL, close_and_remove)
             (void)budget_file_write(&second_budget, i);
     }
     for (unsigned i = 0; i < 100000 && last < 2000; i++) {
-        const struct xseg_shared_budget_entry *entry = &budget.seen[1];
+        const struct xseg_shared_budget_entry *entry = &budget.entries[1];
 
         assert_ok(xseg_shared_budget_read(&budget));
         if (entry->state != XSEG_SHARED_BUDGET_FRESH || entry->record.device_count == 0)
@@ -438,11 +438,11 @@ TEST_WITH(a_process_may_close_the_file_during_a_read, NULL, close_and_remove)
     budget_file_join(&budget);
     const struct peer peer = peer_start();
     assert_ok(xseg_shared_budget_read(&budget));
-    assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_int_equal(budget.entries[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
     closing_peer = &peer;
     assert_ok(xseg_shared_budget_read(&budget));
     assert_null(closing_peer);
-    assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FREE);
+    assert_int_equal(budget.entries[peer.slot].state, XSEG_SHARED_BUDGET_FREE);
 }
 
 /* Put random bytes anywhere, sometimes in the whole file, and sometimes change its size. */
@@ -478,12 +478,12 @@ TEST_WITH(random_bytes_in_the_file_are_tolerated, NULL, close_and_remove)
     for (unsigned round = 0; round < 500; round++) {
         corrupt(file, &random);
         if (xseg_shared_budget_read(&budget) == XSEG_OK) {
-            const enum xseg_shared_budget_state slot_state = budget.seen[peer.slot].state;
+            const enum xseg_shared_budget_state slot_state = budget.entries[peer.slot].state;
 
             assert_int_equal(budget_file_count(&budget), 2);
             assert_true(slot_state == XSEG_SHARED_BUDGET_UNREADABLE ||
-                        budget_file_matches(&budget.seen[peer.slot].record, 0) ||
-                        budget_file_matches(&budget.seen[peer.slot].record, round - 1));
+                        budget_file_matches(&budget.entries[peer.slot].record, 0) ||
+                        budget_file_matches(&budget.entries[peer.slot].record, round - 1));
             unreadable += slot_state != XSEG_SHARED_BUDGET_FRESH;
         }
         (void)budget_file_write(&budget, round);

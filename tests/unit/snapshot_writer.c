@@ -101,7 +101,7 @@ static uint64_t read_user_time(void *context)
 TEST(time_is_in_microseconds_since_1970_or_of_the_users_clock)
 {
     uint64_t user_time = 42000500;
-    const struct xseg_clock user_clock = {.read = read_user_time, .self = &user_time};
+    const struct xseg_clock user_clock = {.read = read_user_time, .context = &user_time};
     struct xseg_snapshot_writer writer;
     struct xseg_history_store store;
 

@@ -42,7 +42,7 @@ TEST(kept_keys_keep_their_order)
         make_base(" backend:native , roundup_power2_divisions:[256:1,>:4],"
                   "max_split_size_mb : 64 ,",
                   false, false);
-    struct tuning tuning = tuning_of_base();
+    struct tuning tuning = tuning_unchanged();
 
     expect_settings_string(
         &base, &tuning,
@@ -52,7 +52,7 @@ TEST(kept_keys_keep_their_order)
     expect_settings_string(
         &base, &tuning,
         "backend:native,roundup_power2_divisions:[256:1,>:4],max_split_size_mb:128");
-    tuning.value[TUNING_ROUNDING] = TUNING_DROPPED;
+    tuning.value[TUNING_ROUNDING] = TUNING_REMOVED;
     expect_settings_string(&base, &tuning, "backend:native,max_split_size_mb:128");
     assert_int_equal(tuning_changes(&tuning), 2);
     assert_false(tuning_is_valid("max_split_size_mb:20,large_segment_size_mb:32"));
@@ -66,15 +66,15 @@ TEST(expandable_segments_are_toggled)
     /* A name within another name does not match. */
     const struct tuning_base off =
         make_base("expandable_segments_reserve:0.5,expandable_segments:False", false, false);
-    struct tuning tuning = tuning_of_base();
-    const struct tuning on = tuning_turned(&off, &tuning);
+    struct tuning tuning = tuning_unchanged();
+    const struct tuning on = tuning_flip_expandable(&off, &tuning);
 
     expect_settings_string(&base, &tuning, "");
     assert_true(tuning_is_expandable(&base, &tuning));
-    tuning = tuning_turned(&base, &tuning);
+    tuning = tuning_flip_expandable(&base, &tuning);
     expect_settings_string(&base, &tuning, "expandable_segments:False");
     assert_false(tuning_is_expandable(&base, &tuning));
-    tuning = tuning_turned(&base, &tuning);
+    tuning = tuning_flip_expandable(&base, &tuning);
     expect_settings_string(&base, &tuning, "");
     assert_int_equal(on.value[TUNING_EXPANDABLE], EXPANDABLE_TRUE);
     expect_settings_string(&off, &on, "expandable_segments_reserve:0.5,expandable_segments:True");
@@ -84,18 +84,18 @@ TEST(only_different_values_are_tried)
 {
     const struct tuning_base base =
         make_base("expandable_segments:False,max_split_size_mb:64", false, false);
-    struct tuning tuning = tuning_of_base();
+    struct tuning tuning = tuning_unchanged();
     uint64_t values[TUNING_VALUES];
     size_t count = tuning_far(&base, &tuning, TUNING_SPLIT, values);
 
     assert_false(contains(values, count, 64));
-    assert_false(contains(values, count, TUNING_KEPT));
+    assert_false(contains(values, count, TUNING_UNCHANGED));
     assert_true(contains(values, count, 128));
-    assert_true(contains(values, count, TUNING_DROPPED));
+    assert_true(contains(values, count, TUNING_REMOVED));
     tuning.value[TUNING_SPLIT] = 128;
     count = tuning_far(&base, &tuning, TUNING_SPLIT, values);
     assert_false(contains(values, count, 128));
-    assert_true(contains(values, count, TUNING_KEPT));
+    assert_true(contains(values, count, TUNING_UNCHANGED));
     assert_int_equal(tuning_far(&base, &tuning, TUNING_EXPANDABLE, values), 0);
 }
 
@@ -104,7 +104,7 @@ TEST(only_relevant_keys_are_tried)
     const struct tuning_base classic = make_base("expandable_segments:False", false, false);
     const struct tuning_base clocked = make_base("", true, false),
                              pytorch = make_base("", true, true);
-    const struct tuning tuning = tuning_of_base();
+    const struct tuning tuning = tuning_unchanged();
     uint64_t values[TUNING_VALUES];
 
     assert_int_equal(tuning_far(&classic, &tuning, TUNING_PAGE, values), 0);
@@ -122,7 +122,7 @@ TEST(only_relevant_keys_are_tried)
 TEST(values_converge)
 {
     static const uint64_t expected[][2] = {{24, 48}, {28, 40}, {30, 36}};
-    struct tuning tuning = tuning_of_base();
+    struct tuning tuning = tuning_unchanged();
     uint64_t values[TUNING_VALUES];
 
     assert_int_equal(tuning_close(&tuning, TUNING_SEGMENT, 1, values), 0);

@@ -76,7 +76,7 @@ TEST(every_operation_is_read)
     assert_int_equal(trace.ops[1].value, 1024);
     assert_int_equal(trace.ops[1].stream, 1);
     assert_int_equal(trace.ops[1].pool, 1);
-    assert_int_equal(trace.ops[6].other, 1);
+    assert_int_equal(trace.ops[6].awaited, 1);
     assert_int_equal(trace.ops[8].pool, 2);
     assert_string_equal(trace.labels + trace.ops[13].value, "a label");
     xtrace_fini(&trace);

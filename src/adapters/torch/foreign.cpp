@@ -112,7 +112,7 @@ void make_proxy_wait(cudaStream_t proxy, DeviceIndex device, const ForeignStream
 
 void record_foreign_use(void *ptr, DeviceIndex device, c10::cuda::CUDAStream stream)
 {
-    Held<std::mutex> lock(foreign().mutex);
+    AdapterLock<std::mutex> lock(foreign().mutex);
     add_use(ptr, device, {stream.stream(), stream.device_index()}, false);
 }
 
@@ -126,12 +126,12 @@ xseg_status allocate_foreign(struct xseg_allocator *library, size_t bytes, Devic
         ForeignStream found{stream, candidate};
         cudaStream_t proxy;
         {
-            Held<std::mutex> lock(foreign().mutex);
+            AdapterLock<std::mutex> lock(foreign().mutex);
             proxy = proxy_of(device, found);
         }
         xseg_status status = xseg_alloc(library, device, bytes, proxy, ptr);
         if (status == XSEG_OK) {
-            Held<std::mutex> lock(foreign().mutex);
+            AdapterLock<std::mutex> lock(foreign().mutex);
             add_use(*ptr, device, found, true);
         }
         return status;
@@ -141,7 +141,7 @@ xseg_status allocate_foreign(struct xseg_allocator *library, size_t bytes, Devic
 
 bool wait_for_foreign(struct xseg_allocator *library, void *ptr)
 {
-    Held<std::mutex> lock(foreign().mutex);
+    AdapterLock<std::mutex> lock(foreign().mutex);
     auto found = foreign().blocks.find(ptr);
     if (found == foreign().blocks.end()) {
         return true;
@@ -173,7 +173,7 @@ void free_deferred(struct xseg_allocator *library)
 {
     std::vector<void *> blocks;
     {
-        Held<std::mutex> lock(foreign().mutex);
+        AdapterLock<std::mutex> lock(foreign().mutex);
         blocks.swap(foreign().deferred);
     }
     for (void *ptr : blocks) {

@@ -14,25 +14,25 @@
 namespace xseg_torch
 {
 
-/** The number of such locks that the calling thread holds. */
+/** The number of adapter locks that the calling thread holds. */
 inline thread_local unsigned locks_held = 0;
 
-/** Like std::lock_guard. */
-template <class Mutex> class Held
+/** A std::lock_guard that also counts the locks of the calling thread. */
+template <class Mutex> class AdapterLock
 {
   public:
-    explicit Held(Mutex &mutex) : mutex_(mutex)
+    explicit AdapterLock(Mutex &mutex) : mutex_(mutex)
     {
         locks_held++;
         mutex_.lock();
     }
-    ~Held()
+    ~AdapterLock()
     {
         mutex_.unlock();
         locks_held--;
     }
-    Held(const Held &) = delete;
-    Held &operator=(const Held &) = delete;
+    AdapterLock(const AdapterLock &) = delete;
+    AdapterLock &operator=(const AdapterLock &) = delete;
 
   private:
     Mutex &mutex_;

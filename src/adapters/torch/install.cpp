@@ -155,7 +155,7 @@ struct LibraryCloser {
 void Allocator::init(int count)
 {
     static std::mutex *const mutex = new std::mutex;
-    Held<std::mutex> lock(*mutex);
+    AdapterLock<std::mutex> lock(*mutex);
     TORCH_CHECK(count <= DEVICES_MAX, "xseg.torch: too many devices, ", count,
                 "; set CUDA_VISIBLE_DEVICES to at most ", DEVICES_MAX, " devices");
     if (library() == nullptr) {

@@ -195,7 +195,7 @@ void add_observers(struct xseg_allocator *library)
     observer.on_out_of_memory = on_out_of_memory;
     observer.on_rejected = on_rejected;
     check(xseg_observer_add(library, &observer, &id), "torch.cuda.init");
-    Held<std::mutex> lock(observers().mutex);
+    AdapterLock<std::mutex> lock(observers().mutex);
     for (AllocatorTraceTracker *tracker : observers().trackers) {
         add_tracker(library, tracker);
     }
@@ -204,7 +204,7 @@ void add_observers(struct xseg_allocator *library)
 
 void remove_observers()
 {
-    Held<std::mutex> lock(observers().mutex);
+    AdapterLock<std::mutex> lock(observers().mutex);
     observers().library = nullptr;
 }
 
@@ -223,7 +223,7 @@ void Allocator::attachOomRejectionObserver(RejectionObserver observer)
 void Allocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker)
 {
     auto *added = new AllocatorTraceTracker(std::move(tracker));
-    Held<std::mutex> lock(observers().mutex);
+    AdapterLock<std::mutex> lock(observers().mutex);
     observers().trackers.push_back(added);
     if (observers().library != nullptr) {
         add_tracker(observers().library, added);

@@ -68,7 +68,7 @@ class Lock
         TORCH_CHECK(!installed()->is_forked(),
                     "xseg.torch: memory pools of the parent process are not available in a forked "
                     "child; start child processes with the spawn method");
-        held_.emplace(table().mutex);
+        lock_.emplace(table().mutex);
     }
     ~Lock()
     {
@@ -76,13 +76,13 @@ class Lock
         if (locks_held == 1) {
             destroyed.swap(table().destroyed);
         }
-        held_.reset();
+        lock_.reset();
     }
     Lock(const Lock &) = delete;
     Lock &operator=(const Lock &) = delete;
 
   private:
-    std::optional<Held<std::recursive_mutex>> held_;
+    std::optional<AdapterLock<std::recursive_mutex>> lock_;
 };
 
 template <class Interface, class = void> struct Marks : std::false_type {
@@ -148,7 +148,7 @@ bool read_statistics(struct xseg_allocator *library, const Pool *pool,
 /* Callback of the library for a destroyed pool.  Destructors must not run inside the library, so they are deferred. */
 void on_pool_destroyed(void *context, const struct xseg_statistics *last)
 {
-    Held<std::recursive_mutex> lock(table().mutex);
+    AdapterLock<std::recursive_mutex> lock(table().mutex);
     Pool *pool = static_cast<Pool *>(context);
     Key key{pool->device, pool->id};
     if (last->reserved_bytes[XSEG_STAT_ALL].allocated > 0 ||

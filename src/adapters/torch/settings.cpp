@@ -156,7 +156,7 @@ std::string large_segment_of(struct xseg_allocator *library)
 bool ignores_classic_segments()
 {
     const char *value = std::getenv("XSEG_TORCH_KEEP_EXPANDABLE");
-    Held<std::mutex> lock(the_mutex);
+    AdapterLock<std::mutex> lock(the_mutex);
     if (value == nullptr || std::strcmp(value, "1") != 0 || the_library == nullptr ||
         !serves_ipc()) {
         return false;
@@ -198,7 +198,7 @@ std::string effective_settings(const std::string &settings)
 
 void acknowledge(const std::string &settings, const std::string &effective)
 {
-    Held<std::mutex> lock(the_mutex);
+    AdapterLock<std::mutex> lock(the_mutex);
     acknowledged = settings == effective ? "" : settings;
 }
 
@@ -315,7 +315,7 @@ SettingValues current_values()
 void record_accepted()
 {
     SettingValues current = current_values();
-    Held<std::mutex> lock(the_mutex);
+    AdapterLock<std::mutex> lock(the_mutex);
     accepted = std::move(current);
 }
 
@@ -468,7 +468,7 @@ void apply_settings(struct xseg_allocator *library)
     if (!keys.empty()) {
         add_keys(library, keys);
     }
-    Held<std::mutex> lock(the_mutex);
+    AdapterLock<std::mutex> lock(the_mutex);
     for (const std::string &settings : early_strings) {
         configure(library, with_resets(settings, large_segment_of(library)));
     }
@@ -486,7 +486,7 @@ void begin_device(struct xseg_allocator *library, int device)
 
 void detach_settings()
 {
-    Held<std::mutex> lock(the_mutex);
+    AdapterLock<std::mutex> lock(the_mutex);
     the_library = nullptr;
     acknowledged.clear();
     the_rejection_fraction.store(-1);
@@ -510,7 +510,7 @@ void set_settings(const std::string &settings)
 
 std::string acknowledged_settings()
 {
-    Held<std::mutex> lock(the_mutex);
+    AdapterLock<std::mutex> lock(the_mutex);
     return acknowledged;
 }
 
@@ -590,7 +590,7 @@ void restore_settings()
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
     SettingValues current = current_values(), previous;
     {
-        Held<std::mutex> lock(the_mutex);
+        AdapterLock<std::mutex> lock(the_mutex);
         previous = accepted;
     }
     std::string changed;
@@ -610,7 +610,7 @@ void restore_settings()
 void follow_settings(const std::string &settings)
 {
     check_settings(settings);
-    Held<std::mutex> lock(the_mutex);
+    AdapterLock<std::mutex> lock(the_mutex);
     if (the_library != nullptr) {
         /* As in PyTorch after CUDA was initialized, a fraction does not change the limit, but only affects rejections. */
         configure(the_library,

@@ -59,7 +59,7 @@ Shares &shares()
 
 Export export_block(struct xseg_allocator *library, void *base)
 {
-    Held<std::mutex> lock(shares().mutex);
+    AdapterLock<std::mutex> lock(shares().mutex);
     auto found = shares().exported.find(base);
     if (found != shares().exported.end()) {
         return found->second;
@@ -112,7 +112,7 @@ bool close_import(const Import &import)
 
 void defer_close(const Import &import)
 {
-    Held<std::mutex> lock(shares().mutex);
+    AdapterLock<std::mutex> lock(shares().mutex);
     shares().deferred.push_back(import);
     shares().has_deferred.store(true);
 }
@@ -233,7 +233,7 @@ void close_deferred_imports()
     }
     std::vector<Import> deferred;
     {
-        Held<std::mutex> lock(shares().mutex);
+        AdapterLock<std::mutex> lock(shares().mutex);
         deferred.swap(shares().deferred);
         shares().has_deferred.store(false);
     }
@@ -249,7 +249,7 @@ xseg_status close_export(struct xseg_allocator *library, void *ptr)
     if (installed()->is_forked()) {
         return XSEG_ERR_FORKED;
     }
-    Held<std::mutex> lock(shares().mutex);
+    AdapterLock<std::mutex> lock(shares().mutex);
     if (shares().exported.erase(ptr) == 0) {
         return XSEG_OK;
     }
@@ -284,7 +284,7 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle)
                 "as well, such as by XSEG_TORCH=1 in its environment");
     close_deferred_imports();
     {
-        Held<std::mutex> lock(shares().mutex);
+        AdapterLock<std::mutex> lock(shares().mutex);
         if (std::shared_ptr<void> existing = find_import(handle)) {
             return existing;
         }
@@ -297,7 +297,7 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle)
     std::shared_ptr<void> opened = import_run(this, handle.substr(1));
     std::shared_ptr<void> registered;
     {
-        Held<std::mutex> lock(shares().mutex);
+        AdapterLock<std::mutex> lock(shares().mutex);
         registered = register_import(handle, opened);
     }
     return registered;

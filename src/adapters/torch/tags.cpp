@@ -81,7 +81,7 @@ struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::
                            MempoolId_t id, Memory memory)
 {
     check_not_forked(allocator);
-    Held<std::mutex> lock(tags().mutex);
+    AdapterLock<std::mutex> lock(tags().mutex);
     auto tag = std::make_unique<Tag>();
     tag->device = device;
     tag->id = id;
@@ -123,7 +123,7 @@ static void release_tag(Allocator *allocator, Tag *tag)
 void enter_tag(Allocator *allocator, struct xseg_pool *pool)
 {
     check_not_forked(allocator);
-    Held<std::mutex> lock(tags().mutex);
+    AdapterLock<std::mutex> lock(tags().mutex);
     entries.push_back({retain_tag(allocator, pool), next_order(), false});
 }
 
@@ -136,7 +136,7 @@ void leave_tag(Allocator *allocator)
         entries.pop_back();
         return;
     }
-    Held<std::mutex> lock(tags().mutex);
+    AdapterLock<std::mutex> lock(tags().mutex);
     Tag *tag = entries.back().tag;
     entries.pop_back();
     release_tag(allocator, tag);
@@ -152,7 +152,7 @@ void label_tag(Allocator *allocator, struct xseg_pool *pool)
         entries.erase(entries.begin(), entries.begin() + has_label);
         return;
     }
-    Held<std::mutex> lock(tags().mutex);
+    AdapterLock<std::mutex> lock(tags().mutex);
     if (pool != nullptr) {
         entries.insert(entries.begin() + has_label,
                        {retain_tag(allocator, pool), next_order(), true});

@@ -2,7 +2,7 @@
 /*
  * Hits: the shortest path of an allocation from cached memory, and of a free.
  *
- * An allocation goes from the stream handle to a cached block in three lookups: the stream lookup
+ * An allocation finds a cached block for the stream handle in three lookups: the stream lookup
  * cache (streams.h) leads to the stream's entry, the entry to the arena, and the arena's free index
  * to the best fit (best_fit.h).
  *
@@ -10,8 +10,8 @@
  *     |- allocate_small_block,        the calling thread owns the biased lock of the arena
  *     |  allocate_large_block
  *     |- poll_and_allocate            blocks are pending: polls their events, then searches
- *     |- allocate_under_shared_lock   several threads use the arena, or the configuration has
- *     |                               more rules
+ *     |- allocate_under_shared_lock   several threads use the arena, or the configuration requires
+ *     |                               a filter or records (XSEG_FAST_PATH_BY_CONFIG)
  *     `- allocate_without_cache_entry the stream is not in the lookup cache: tries
  *                                     xseg_hit_alloc_on_stream(), then the slow path, which may call
  *                                     the driver
@@ -22,8 +22,8 @@
  * its extent, and the extent to the arena.
  *
  *     xseg_hit_free
- *     |- free_small_block             the start of the address leads to an allocated block
- *     |- free_large_block             the slot of the address leads to an allocated block
+ *     |- free_small_block             the start of the address refers to an allocated block
+ *     |- free_large_block             the slot of the address refers to an allocated block
  *     |  `- coalesce_freed_block      either kind, if the block has neighbors in its segment
  *     `- free_on_slow_path            all other frees; reports invalid frees
  *
@@ -71,12 +71,12 @@ xseg_status xseg_hit_free(struct xseg_allocator *allocator, void *ptr);
  * a change of the conditions, and requests that name a pool.
  *
  * These functions check the conditions of the fast path themselves: no alignment or other option, a
- * known stream, a device that is open and not lost, no route, no active capture. If all are met,
- * the arena is searched with the rules of the configuration; otherwise the slow path
- * serves the request. The slow path has the same result, but executes some 500 instructions more.
+ * known stream, a device that is open and not lost, no route, no active capture. If all conditions
+ * are met, the arena is searched by the rules of the configuration; otherwise the slow path serves
+ * the request, with the same result and about 500 more instructions.
  *
- * xseg_hit_alloc_on_stream() adds the stream to the lookup cache (streams.h), so that the next
- * request takes xseg_hit_alloc().
+ * xseg_hit_alloc_on_stream() adds the stream to the lookup cache (streams.h), so that
+ * xseg_hit_alloc() serves the next request.
  *
  * Locking: the functions lock the arena that they search, unless stated otherwise.
  */
@@ -108,32 +108,32 @@ xseg_status xseg_hit_alloc_request(struct xseg_allocator *allocator,
 /*
  * The slow path of an allocation: every request that the fast path does not serve.
  *
- * An entry point, or the fast path when it gives up, fills in one structure of allocation parameters (struct
+ * An entry point, or the fast path after a miss, fills in one structure of allocation parameters (struct
  * xseg_alloc_params): configuration, requested size, stream, pool, and the arena that the fast path has searched.  The slow
- * path adds the arena and the rounded sizes, and the same structure goes through the fallback chain to growth.  The result
+ * path adds the arena and the rounded sizes, and passes the structure through the fallback chain to growth.  The result
  * is one struct xseg_alloc_result.
  *
- *     fast path --> allocation parameters --> choose the arena     a stream, a pool and an arena are looked up once
+ *     fast path --> allocation parameters --> choose the arena     one lookup of the stream, the pool and the arena
  *                                         --> poll pending blocks  unless the fast path did
  *                                         --> search               unless the fast path did
  *                                         --> fallback_chain.h     with the device memory lock: search, grow, reclaim
  *
- * The arena of the fast path is used as it is while no route and no capture can select another pool.  The free lists are
+ * The slow path uses the arena of the fast path unless a route or a capture may select another pool.  The free lists are
  * searched once without the device memory lock, by the fast path or here, and once under it.  A poll of pending blocks
- * between the two searches can free a block, so it is followed by a search without the lock: that is the only case in which
- * the slow path repeats the search of the fast path.
+ * between the two searches can free a block, so a search without the lock follows the poll.  In all other cases the slow path
+ * does not repeat the search of the fast path.
  *
  * A result with XSEG_OK and without a block means that the state on which the parameters depend has changed during the call
- * (the device makes no pages any more, the pool was paused while the block was zeroed): the request starts again.
+ * (pages were disabled on the device, or the pool was paused while the block was zeroed): the request starts again.
  *
  * Locking: the caller holds no lock.
  */
 
 /*
- * Allocate a block.  The parameters have `config`, `requested`, which is not 0, and `stream`; and where they apply `pool`,
+ * Allocate a block.  The caller sets `config`, `requested`, which is not 0, and `stream`, and if they apply `pool`,
  * `alignment`, `address`, `zeroed`, `arena` and `has_polled`.
  *
- * Returns: XSEG_OK, and *out is the address; the statuses of xseg_alloc_with() and xseg_alloc_at() of the public headers
+ * Returns: XSEG_OK with the address in *out; the statuses of xseg_alloc_with() and xseg_alloc_at() of the public headers
  */
 xseg_status xseg_slow_path_alloc(struct xseg_device *device, struct xseg_alloc_params *params,
                                  void **out);
@@ -143,29 +143,30 @@ xseg_status xseg_slow_path_alloc_request(struct xseg_allocator *allocator,
                                          const struct xseg_request *request,
                                          struct xseg_arena *searched, void **out);
 
-/* Grow for a request, without allocating the block: serves xseg_prewarm() of the public header.  The parameters have
+/* Grow for a request, without allocating the block: serves xseg_prewarm() of the public header.  The caller sets
  * `config`, `requested`, `stream` and `pool`. */
 xseg_status xseg_slow_path_prewarm(struct xseg_device *device, struct xseg_alloc_params *params);
 
-/* Query the events of pending blocks, and free the blocks whose events have completed, before a request is served from an
- * arena; in a capture only blocks that its graph allows.  Only called while blocks are pending. */
+/* Query the events of pending blocks, and free the blocks whose events have completed, before an arena is searched.  During a
+ * capture only blocks that its graph can reuse are freed.  Called only while blocks are pending. */
 void xseg_slow_path_poll_pending(struct xseg_arena *arena, const struct xseg_config *config);
 
-/* End an allocation or a free under a configuration that has has_call_epilogue: a decay pass, traces, housekeeping. */
+/* End an allocation or a free: run a decay pass, deliver traces, and run housekeeping.  Called if the configuration has
+ * has_call_epilogue. */
 void xseg_slow_path_end_call(struct xseg_device *device, const struct xseg_config *config);
 
 /* --- Free on the slow path. --- */
 
 /*
- * The slow path of a free, for all blocks, and other calls for an allocated block: recording a stream that uses it, and a free
- * after events.
+ * The slow path of a free, for all blocks; and two other calls for an allocated block: recording a stream that uses the block,
+ * and a free after events.
  *
- * Each call looks the block up once and works under the lock of the arena that the lookup has locked.  It looks the block up
- * again only if that lock had to be released, to refill the slab of records or to query a stream.  A block that other streams
+ * Each call looks the block up once and holds the arena lock that the lookup has acquired.  The call repeats the lookup only
+ * after it has released that lock to refill the slab of records or to query a stream.  A block that other streams
  * use is claimed under the lock, and its events are recorded after the lock is released (pending.h).
  *
- * If an address is not the start of an allocated block, the error message specifies what is at the address, and the last free
- * of the address if the history contains it.
+ * If an address is not the start of an allocated block, the error message describes the memory at the address, and the last
+ * free of the address if the history contains it.
  *
  * Locking: the caller holds no lock.
  */
@@ -184,21 +185,21 @@ xseg_status xseg_allocator_record_stream(struct xseg_allocator *allocator, const
 /* --- Routes and captures. --- */
 
 /*
- * Routes and captures of a device: their begin and end.
+ * Start and end of routes and captures of a device.
  *
- * A route sends the requests of some streams to a private pool (device.h); it retains the pool while it is active.  A capture is
- * a route for the stream that is captured and the streams that join the capture, and it counts in pending->captures.  While
- * that count is not 0, no thread queries events, synchronizes streams or unmaps memory on the device, and freed blocks are
- * deferred (pending.h).  A mark counts as a capture without a route, for captures that the application begins by itself.
+ * A route sends the requests of some streams to a private pool (device.h), and retains the pool while the route is active.  A
+ * capture is a route for the captured stream and the streams that join the capture, and is counted in pending->captures.
+ * While that count is not 0, no thread queries events, synchronizes streams or unmaps memory on the device, and freed blocks
+ * are deferred (pending.h).  A mark counts as a capture without a route, for captures that the application begins by itself.
  *
- * The count is increased with the device memory lock and the lock of the pending queue held, so a growth, a trim or a poll ends
- * before the capture begins.  Beginning a route drops the entries of the device in the stream lookup cache, so that requests
- * on the fast path see the route.
+ * xseg_capture_start() and xseg_capture_mark_device() increase the count under the device memory lock and the lock of the
+ * pending queue, so a growth, a trim or a poll ends before the capture begins.  Beginning a route drops the entries of the
+ * device in the stream lookup cache, so that requests on the fast path see the route.
  *
  * Locking: the caller holds no lock.
  */
 
-/* Set *captured to whether a stream takes part in a capture.  Cost: a driver call if a capture is active, else none */
+/* Set *captured to whether a stream belongs to an active capture.  Cost: a driver call if a capture is active, else none */
 xseg_status xseg_capture_has_stream(struct xseg_device *device, struct xseg_known_stream *stream,
                                     bool *captured);
 
@@ -206,9 +207,10 @@ xseg_status xseg_capture_has_stream(struct xseg_device *device, struct xseg_know
 xseg_status xseg_side_stream_get(struct xseg_device *device, struct xseg_known_stream **out);
 
 /*
- * Begin and end a route or a capture: serve xseg_route_begin() and its siblings of the public headers.
+ * Begin and end a route or a capture: serve xseg_route_begin(), xseg_route_end(), xseg_capture_begin() and
+ * xseg_capture_end() of the public headers.
  *
- * stream: the stream that is captured
+ * stream: the stream to capture
  */
 xseg_status xseg_route_start(struct xseg_pool *pool, bool (*accepts)(void *, xseg_stream),
                              void *self);
@@ -217,9 +219,9 @@ xseg_status xseg_capture_start(struct xseg_pool *pool, xseg_stream stream);
 xseg_status xseg_capture_stop(struct xseg_pool *pool);
 
 /*
- * Add a mark to a device, and remove a mark.
+ * Add a mark to a device, and remove a mark from a device.
  *
- * Returns: XSEG_OK, XSEG_ERR_DEVICE_LOST; false if the device has no mark
+ * Returns: XSEG_OK or XSEG_ERR_DEVICE_LOST; whether a mark was removed
  */
 xseg_status xseg_capture_mark_device(struct xseg_device *device);
 bool xseg_capture_unmark_device(struct xseg_device *device);

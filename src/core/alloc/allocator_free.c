@@ -14,7 +14,7 @@
 
 /* --- From an address to its block. --- */
 
-static const char *const state_text[] = {
+static const char *const state_descriptions[] = {
     [XSEG_BLOCK_ALLOCATED] = "an allocated block",
     [XSEG_BLOCK_PENDING_FREE] = "a freed block that another stream still uses",
     [XSEG_BLOCK_CACHED] = "cached memory",
@@ -22,15 +22,17 @@ static const char *const state_text[] = {
     [XSEG_BLOCK_CLAIMED] = "memory that another thread is freeing, mapping or unmapping",
 };
 
-/* Set the error message for an address that is not the start of an allocated block.  The arena's lock is held. */
+/* Set the error message for an address that is not the start of an allocated block.  The arena's lock is held.
+ * may_be_freed: set to whether the address may have been freed */
 static xseg_status fail_not_allocated(const struct xseg_extent *extent, uint64_t address,
-                                      bool *is_free)
+                                      bool *may_be_freed)
 {
     const struct xseg_block_view view = xseg_extent_view_at(extent, address);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
-    XSEG_ASSERT((size_t)view.state < XSEG_COUNT_OF(state_text) && state_text[view.state] != NULL);
-    *is_free = view.state != XSEG_BLOCK_ALLOCATED && extent->elastic == NULL;
+    XSEG_ASSERT((size_t)view.state < XSEG_COUNT_OF(state_descriptions) &&
+                state_descriptions[view.state] != NULL);
+    *may_be_freed = view.state != XSEG_BLOCK_ALLOCATED && extent->elastic == NULL;
     if (extent->elastic != NULL)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                          "address belongs to a range, %#" PRIx64
@@ -44,21 +46,21 @@ static xseg_status fail_not_allocated(const struct xseg_extent *extent, uint64_t
     return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "block is not allocated, %#" PRIx64 " in %s", address,
                      view.state == XSEG_BLOCK_UNMAPPED && extent->arena->is_guarded
                          ? "memory that has been freed and unmapped"
-                         : state_text[view.state]);
+                         : state_descriptions[view.state]);
 }
 
-/* Append to the error message when the address was freed, if the history of a device contains the free. */
+/* Append the last free of the address to the error message if the history of a device contains it; else a hint. */
 static xseg_status append_last_free(struct xseg_allocator *allocator, uint64_t address)
 {
-    struct xseg_strbuf text;
+    struct xseg_strbuf message;
     char buffer[768];
 
-    xseg_strbuf_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_init(&message, buffer, sizeof(buffer));
     for (int i = 0; i < allocator->device_count; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device != NULL &&
-            xseg_history_print_free(&device->history, address, "; last ", &text)) {
+            xseg_history_print_free(&device->history, address, "; last ", &message)) {
             xseg_fail_append("%s", buffer);
             return XSEG_ERR_NOT_ALLOCATED;
         }
@@ -76,7 +78,7 @@ struct locked_block {
 /*
  * Find the allocated block that starts at an address, and lock its arena.
  *
- * status:  set to XSEG_ERR_NOT_ALLOCATED if there is none
+ * status:  set to XSEG_ERR_NOT_ALLOCATED if no allocated block starts there
  * Returns: whether the arena is locked
  */
 static inline bool lock_allocated_block(struct xseg_allocator *allocator, const void *pointer,
@@ -96,18 +98,20 @@ static inline bool lock_allocated_block(struct xseg_allocator *allocator, const 
     locked->block = xseg_extent_block_at(extent, address);
     if (__builtin_expect(locked->block != NULL && locked->block->state == XSEG_BLOCK_ALLOCATED, 1))
         return true;
-    bool is_free = false;
-    *status = fail_not_allocated(extent, address, &is_free);
+    bool may_be_freed = false;
+    *status = fail_not_allocated(extent, address, &may_be_freed);
     xseg_biased_lock_unlock(&locked->arena->lock);
-    if (is_free)
+    if (may_be_freed)
         *status = append_last_free(allocator, address);
     return false;
 }
 
 /* --- Free. --- */
 
-/* Whether frees in an arena have more to do than the fast path does; uses of a block aside. */
-static inline bool is_watched(const struct xseg_config *config, const struct xseg_arena *arena)
+/* Whether a free in an arena must claim its block even if no other stream uses the block: for checks of the configuration, or
+ * because the arena is guarded. */
+static inline bool must_claim_blocks(const struct xseg_config *config,
+                                     const struct xseg_arena *arena)
 {
     return config->has_free_checks | arena->is_guarded;
 }
@@ -150,9 +154,9 @@ static inline void free_unused(const struct locked_block *locked) XSEG_RELEASES(
     xseg_biased_lock_unlock(&locked->arena->lock);
 }
 
-/* Free the block at an address.  side: a stream whose work uses the block as well, or NULL */
+/* Free the block at an address.  side_stream: another stream that uses the block, or NULL */
 static xseg_status free_at(struct xseg_allocator *allocator, const void *pointer,
-                           struct xseg_known_stream *side)
+                           struct xseg_known_stream *side_stream)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     struct xseg_device *device = NULL;
@@ -163,16 +167,17 @@ static xseg_status free_at(struct xseg_allocator *allocator, const void *pointer
 
         if (__builtin_expect(!lock_allocated_block(allocator, pointer, &locked, &status), 0))
             return status;
-        const uint32_t uses = side != NULL && side != xseg_arena_stream(locked.arena);
+        const uint32_t needed_records =
+            side_stream != NULL && side_stream != xseg_arena_stream(locked.arena);
         device = locked.arena->device;
-        if (__builtin_expect(!is_watched(config, locked.arena), 1) && uses == 0 &&
+        if (__builtin_expect(!must_claim_blocks(config, locked.arena), 1) && needed_records == 0 &&
             locked.block->uses == NULL) {
             free_unused(&locked);
             break;
         }
-        if (locked.arena->uses.free_count >= uses) {
-            if (uses != 0)
-                xseg_pending_record_stream(locked.arena, locked.block, side, false);
+        if (locked.arena->uses.free_count >= needed_records) {
+            if (needed_records != 0)
+                xseg_pending_record_stream(locked.arena, locked.block, side_stream, false);
             locked.block->state = XSEG_BLOCK_CLAIMED;
             xseg_biased_lock_unlock(&locked.arena->lock);
             status = free_claimed(locked.block, config);
@@ -195,8 +200,8 @@ xseg_status xseg_allocator_free(struct xseg_allocator *allocator, const void *po
 
 /* --- Uses by other streams. --- */
 
-/* The entry of a stream, if that takes no driver call: the stream is known and no capture is active; else NULL. */
-static struct xseg_known_stream *find_stream(struct xseg_device *device, xseg_stream handle)
+/* Find the entry of a stream without a driver call; NULL if the stream is unknown or a capture is active. */
+static struct xseg_known_stream *find_stream_fast(struct xseg_device *device, xseg_stream handle)
 {
     return xseg_pending_captures(device->pending)
                ? NULL
@@ -217,7 +222,7 @@ xseg_status xseg_allocator_record_stream(struct xseg_allocator *allocator, const
             return status;
         struct xseg_device *device = locked.arena->device;
         if (stream == NULL)
-            stream = find_stream(device, handle);
+            stream = find_stream_fast(device, handle);
         if (stream == NULL) {
             xseg_biased_lock_unlock(&locked.arena->lock);
             status = xseg_stream_retirement_get(device, handle, &stream);
@@ -242,8 +247,8 @@ xseg_status xseg_allocator_record_stream(struct xseg_allocator *allocator, const
 /* --- Free after events. --- */
 
 /* Find the device of an allocated block. */
-static xseg_status find_device(struct xseg_allocator *allocator, const void *pointer,
-                               struct xseg_device **out)
+static xseg_status find_block_device(struct xseg_allocator *allocator, const void *pointer,
+                                     struct xseg_device **out)
 {
     struct locked_block locked = {0};
     xseg_status status = XSEG_OK;
@@ -256,14 +261,15 @@ static xseg_status find_device(struct xseg_allocator *allocator, const void *poi
     return XSEG_OK;
 }
 
-/* Let the side stream wait for the events that have not completed.  *side: NULL if all events have completed */
+/* Queue waits for the events that have not completed on the side stream.  *side_stream: unchanged if all events have
+ * completed */
 static xseg_status wait_for_events_on_side_stream(struct xseg_device *device,
                                                   const xseg_event *events, size_t count,
-                                                  struct xseg_known_stream **side)
+                                                  struct xseg_known_stream **side_stream)
 {
     for (size_t i = 0; i < count; i++) {
         xseg_status status;
-        bool done = false;
+        bool has_completed = false;
         int mode = 0;
 
         if (events[i] == NULL)
@@ -271,12 +277,13 @@ static xseg_status wait_for_events_on_side_stream(struct xseg_device *device,
         status = xseg_driver_relax_capture_mode(&device->context, &mode);
         if (status != XSEG_OK)
             return status;
-        status = xseg_driver_event_query(&device->context, events[i], &done);
+        status = xseg_driver_event_query(&device->context, events[i], &has_completed);
         xseg_driver_restore_capture_mode(&device->context, mode);
-        if (status == XSEG_OK && !done && *side == NULL)
-            status = xseg_side_stream_get(device, side);
-        if (status == XSEG_OK && !done)
-            status = xseg_driver_stream_wait_event(&device->context, (*side)->handle, events[i]);
+        if (status == XSEG_OK && !has_completed && *side_stream == NULL)
+            status = xseg_side_stream_get(device, side_stream);
+        if (status == XSEG_OK && !has_completed)
+            status =
+                xseg_driver_stream_wait_event(&device->context, (*side_stream)->handle, events[i]);
         if (status != XSEG_OK)
             return status;
     }
@@ -286,9 +293,9 @@ static xseg_status wait_for_events_on_side_stream(struct xseg_device *device,
 xseg_status xseg_allocator_free_after(struct xseg_allocator *allocator, const void *pointer,
                                       const xseg_event *events, size_t count)
 {
-    struct xseg_known_stream *side = NULL;
+    struct xseg_known_stream *side_stream = NULL;
     struct xseg_device *device = NULL;
-    xseg_status status = find_device(allocator, pointer, &device);
+    xseg_status status = find_block_device(allocator, pointer, &device);
 
     if (status != XSEG_OK)
         return status;
@@ -298,9 +305,9 @@ xseg_status xseg_allocator_free_after(struct xseg_allocator *allocator, const vo
                          "capture is active on device %d; end it first, since events cannot be "
                          "queried during a capture",
                          device->context.ordinal);
-    status = wait_for_events_on_side_stream(device, events, count, &side);
+    status = wait_for_events_on_side_stream(device, events, count, &side_stream);
     if (status != XSEG_OK)
         return status;
     xseg_allocator_gather(allocator, NULL);
-    return free_at(allocator, pointer, side);
+    return free_at(allocator, pointer, side_stream);
 }

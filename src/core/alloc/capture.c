@@ -18,7 +18,7 @@ static xseg_status add_route(const struct xseg_route *route)
 {
     xseg_status status = retain_pool(route->pool);
 
-    XSEG_ASSERT(route->accepts == NULL || route->captured == NULL);
+    XSEG_ASSERT(route->accepts == NULL || route->origin == NULL);
     if (status != XSEG_OK)
         return status;
     status = xseg_routes_begin(&route->pool->device->routes, route);
@@ -34,7 +34,6 @@ xseg_status xseg_route_start(struct xseg_pool *pool, bool (*accepts)(void *, xse
                              void *self)
 {
     const struct xseg_route route = {.pool = pool, .accepts = accepts, .self = self};
-
     struct xseg_pending *pending = pool->device->pending;
     const xseg_status status = add_route(&route);
 
@@ -48,13 +47,13 @@ xseg_status xseg_route_start(struct xseg_pool *pool, bool (*accepts)(void *, xse
     return XSEG_OK;
 }
 
-/* Free the deferred blocks of a pool when its route ends, as PyTorch does; all other deferred blocks follow at the next
- * allocation.  The lock of the pending queue is held. */
-static void settle_deferred_of(struct xseg_pending *pending, struct xseg_pool *pool)
+/* Free the deferred blocks of a pool when its route ends, as PyTorch does.  The next allocation frees all other deferred
+ * blocks.  The lock of the pending queue is held. */
+static void settle_deferred_blocks(struct xseg_pending *pending, struct xseg_pool *pool)
 {
     if (!xseg_pending_captures(pending) &&
         xseg_allocator_config(pool->device->allocator)->graph_capture_record_stream_reuse)
-        (void)xseg_deferred_settle(pending, pool);
+        (void)xseg_deferred_flush(pending, pool);
 }
 
 xseg_status xseg_route_stop(struct xseg_pool *pool)
@@ -66,18 +65,18 @@ xseg_status xseg_route_stop(struct xseg_pool *pool)
                          "route is not active, pool %s; match each call to one xseg_route_begin()",
                          xseg_pool_label(pool));
     xseg_biased_lock_lock(&device->pending->lock);
-    settle_deferred_of(device->pending, pool);
+    settle_deferred_blocks(device->pending, pool);
     xseg_biased_lock_unlock(&device->pending->lock);
     (void)xseg_release_pool(pool);
     return XSEG_OK;
 }
 
 /*
- * Release memory for a capture, during which no memory can be unmapped and no stream synchronized.  After memory pressure, all
- * idle memory is released to the driver once its streams have completed, so that the capture can grow.  PyTorch's
+ * Release memory before a capture, during which no memory can be unmapped and no stream synchronized.  After memory pressure,
+ * wait for the streams of all idle memory and release it to the driver, so that the capture can grow.  PyTorch's
  * torch.cuda.graph does so before every capture.  The device memory lock is held.
  */
-static void release_memory_for_capture(struct xseg_device *device)
+static void release_memory_before_capture(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (device->is_memory_low && !xseg_pending_captures(device->pending))
@@ -100,8 +99,8 @@ xseg_status xseg_capture_start(struct xseg_pool *pool, xseg_stream handle)
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    status = xseg_stream_retirement_get(device, handle, &route.captured);
-    if (status == XSEG_OK && route.captured->handle == NULL)
+    status = xseg_stream_retirement_get(device, handle, &route.origin);
+    if (status == XSEG_OK && route.origin->handle == NULL)
         status = xseg_fail(
             XSEG_ERR_ARGUMENT,
             "stream is the legacy default stream, which cannot be captured; pass another stream");
@@ -111,12 +110,12 @@ xseg_status xseg_capture_start(struct xseg_pool *pool, xseg_stream handle)
         status = add_route(&route);
     if (status != XSEG_OK)
         return status;
-    XSEG_ASSERT(route.captured != NULL && route.captured->handle != NULL);
-    xseg_streams_claim(route.captured);
+    XSEG_ASSERT(route.origin != NULL && route.origin->handle != NULL);
+    xseg_streams_claim(route.origin);
     atomic_store_explicit(&pool->is_captured, true, memory_order_relaxed);
     /* A trim, a growth or a poll that is in progress ends before the capture begins. */
     xseg_mutex_lock(&device->memory_lock);
-    release_memory_for_capture(device);
+    release_memory_before_capture(device);
     xseg_biased_lock_lock(&device->pending->lock);
     atomic_fetch_add(&device->pending->captures, 1);
     xseg_biased_lock_unlock(&device->pending->lock);
@@ -126,7 +125,7 @@ xseg_status xseg_capture_start(struct xseg_pool *pool, xseg_stream handle)
     return XSEG_OK;
 }
 
-/* Count one capture or mark less on the device.  The lock of the pending queue is held. */
+/* Decrease the number of captures and marks of the device.  The lock of the pending queue is held. */
 static void decrease_captures(struct xseg_pending *pending)
 {
     XSEG_ASSERT(atomic_load(&pending->captures) > pending->marks);
@@ -146,7 +145,7 @@ xseg_status xseg_capture_stop(struct xseg_pool *pool)
             xseg_pool_label(pool));
     xseg_biased_lock_lock(&pending->lock);
     decrease_captures(pending);
-    settle_deferred_of(pending, pool);
+    settle_deferred_blocks(pending, pool);
     xseg_biased_lock_unlock(&pending->lock);
     (void)xseg_release_pool(pool);
     return XSEG_OK;
@@ -158,7 +157,8 @@ xseg_status xseg_capture_mark_device(struct xseg_device *device)
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
-    /* As for a capture.  No memory is released, because the driver may have begun the capture already. */
+    /* The locks are acquired for the same reason as in xseg_capture_start().  No memory is released, because the driver may
+     * have begun the capture already. */
     xseg_mutex_lock(&device->memory_lock);
     xseg_biased_lock_lock(&pending->lock);
     pending->marks++;

@@ -14,7 +14,7 @@
 
 /* --- Allocation: blocks. --- */
 
-/* Split the first `bytes` off a cached block; returns the new block, which the caller makes
+/* Split the first `bytes` off a cached block; returns the new block, which the caller marks as
  * allocated. The new block gets a new record. The remainder keeps the old record, so a split of the
  * last remainder does not change the free index. */
 static inline __attribute__((always_inline)) struct xseg_block *
@@ -22,22 +22,22 @@ split_off_head(struct xseg_arena *arena, struct xseg_block *block, struct xseg_e
                uint64_t bytes)
 {
     struct xseg_block *head = xseg_slab_alloc_uninitialized(&arena->blocks), *prev = block->prev;
-    const uint64_t base = block->base, rest = block->bytes - bytes;
+    const uint64_t base = block->base, remainder = block->bytes - bytes;
 
     XSEG_ASSERT(head != block && bytes < block->bytes);
     if (block == arena->last_remainder) {
         block->base = base + bytes;
-        block->bytes = rest;
+        block->bytes = remainder;
         xseg_cached_record_gc_count(arena, block);
-        if (rest < arena->last_remainder_min) {
+        if (remainder < arena->last_remainder_min) {
             arena->last_remainder = &arena->sentinel;
             xseg_cached_add(arena, block);
         }
     } else {
         xseg_free_index_remove(&arena->free_index, block);
         block->base = base + bytes;
-        block->bytes = rest;
-        if (rest >= arena->last_remainder_min)
+        block->bytes = remainder;
+        if (remainder >= arena->last_remainder_min)
             xseg_cached_set_last_remainder(arena, block);
         else
             xseg_cached_add(arena, block);
@@ -56,20 +56,21 @@ split_off_head(struct xseg_arena *arena, struct xseg_block *block, struct xseg_e
     return head;
 }
 
-/* Allocate a cached block except its last `rest` bytes, which stay cached; returns the address. */
+/* Allocate a cached block except its last `remainder` bytes, which stay cached; returns the
+ * address. */
 static inline __attribute__((always_inline)) uint64_t
-allocate_cached_block(struct xseg_arena *arena, struct xseg_block *block, uint64_t rest,
+allocate_cached_block(struct xseg_arena *arena, struct xseg_block *block, uint64_t remainder,
                       uint64_t requested, bool oversize, bool has_starts)
 {
     struct xseg_extent *extent = xseg_block_extent(block);
-    const uint64_t base = block->base, bytes = block->bytes - rest;
+    const uint64_t base = block->base, bytes = block->bytes - remainder;
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock) && arena->has_starts == has_starts);
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && extent->arena == arena);
-    XSEG_ASSERT(rest < block->bytes && requested > 0 && requested <= bytes);
+    XSEG_ASSERT(remainder < block->bytes && requested > 0 && requested <= bytes);
     if (!xseg_extent_is_expandable(extent))
-        xseg_fragments_split_any(&arena->counts, xseg_block_is_split(block), bytes, rest);
-    if (rest != 0)
+        xseg_fragments_split(&arena->counts, xseg_block_is_split(block), bytes, remainder);
+    if (remainder != 0)
         block = split_off_head(arena, block, extent, bytes);
     else
         (void)xseg_cached_unindex(arena, block);
@@ -105,10 +106,10 @@ allocate_best_fit(struct xseg_arena *arena, uint64_t requested, bool expandable,
         block = xseg_cached_prefer_enclosed(arena, block);
     if (!expandable && xseg_extent_is_expandable(xseg_block_extent(block)))
         return 0;
-    const uint64_t rest = block->bytes - bytes;
-    return allocate_cached_block(arena, block,
-                                 is_small || expandable || rest > XSEG_SIZE_SMALL_MAX ? rest : 0,
-                                 requested, false, is_small);
+    const uint64_t remainder = block->bytes - bytes;
+    return allocate_cached_block(
+        arena, block, is_small || expandable || remainder > XSEG_SIZE_SMALL_MAX ? remainder : 0,
+        requested, false, is_small);
 }
 
 /* Record an allocated block in the history and the origins. */
@@ -144,14 +145,14 @@ allocate_by_config(const struct xseg_config *config, struct xseg_arena *arena, u
     struct xseg_block *block = xseg_cached_choose(arena, &params);
     if (block == NULL || arena->blocks.free_count == 0)
         return 0;
-    const uint64_t rest = xseg_cached_rest(block, &params);
-    const bool oversize = block->bytes - rest >= config->max_split_bytes;
+    const uint64_t remainder = xseg_cached_remainder(block, &params);
+    const bool oversize = block->bytes - remainder >= config->max_split_bytes;
     if (oversize)
         xseg_counts_increase(&arena->counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
     if (arena->has_starts)
-        base = allocate_cached_block(arena, block, rest, bytes, oversize, true);
+        base = allocate_cached_block(arena, block, remainder, bytes, oversize, true);
     else
-        base = allocate_cached_block(arena, block, rest, bytes, oversize, false);
+        base = allocate_cached_block(arena, block, remainder, bytes, oversize, false);
     if (__builtin_expect(config->records_blocks, 0))
         record_allocation(arena, base, bytes);
     return base;
@@ -159,7 +160,7 @@ allocate_by_config(const struct xseg_config *config, struct xseg_arena *arena, u
 
 /* --- Allocation: continue on the slow path. --- */
 
-/* Continue on the slow path (alloc.h) after an arena had no block for the request.
+/* Continue on the slow path (alloc.h) after a miss in an arena.
  * has_polled: whether pending blocks were polled before the search */
 XSEG_HIT_STEP continue_on_slow_path(struct xseg_arena *arena, void **out, size_t bytes,
                                     bool has_polled)
@@ -208,8 +209,7 @@ XSEG_HIT_STEP allocate_without_cache_entry(struct xseg_allocator *allocator, int
                             : allocate_on_slow_path(allocator, ordinal, bytes, stream, out);
 }
 
-/* Check the allocator, and continue on the slow path after an arena had no block for the
- * request. */
+/* Check the allocator, and continue on the slow path after a miss in an arena. */
 XSEG_HIT_STEP allocate_after_miss(struct xseg_arena *arena, void **out, size_t bytes)
 {
     struct xseg_allocator *allocator = arena->device->allocator;
@@ -224,7 +224,7 @@ XSEG_HIT_STEP allocate_after_miss(struct xseg_arena *arena, void **out, size_t b
 /* --- Allocation: hit. --- */
 
 /* Unlock the arena and return the address of the block.
- * base: 0 if the arena had no block for the request */
+ * base: 0 after a miss */
 static inline xseg_status unlock_and_return(struct xseg_arena *arena, void **out, size_t bytes,
                                             uint64_t base) XSEG_RELEASES(arena->lock)
 {
@@ -270,7 +270,8 @@ XSEG_HIT_STEP poll_and_allocate(struct xseg_arena *arena, void **out, size_t byt
     return XSEG_OK;
 }
 
-/* Allocate from an arena that several threads use, or with a configuration that has more rules. */
+/* Allocate from an arena that several threads use, or by a configuration that requires
+ * allocate_by_config(). */
 XSEG_HIT_STEP allocate_under_shared_lock(struct xseg_arena *arena, void **out, size_t bytes)
 {
     struct xseg_allocator *allocator = arena->device->allocator;
@@ -344,9 +345,9 @@ static __attribute__((noinline)) bool begin_recorded_free(struct xseg_arena *are
     return true;
 }
 
-/* Begin the free of the block at an address: subtract it from the counts. Returns false, without a
- * change, if no allocated block begins there, or if the free needs the slow path. On success the
- * caller clears the start or slot that led to the block. */
+/* Begin the free of the block at an address: subtract the block from the counts. Returns false,
+ * without a change, if no allocated block begins there, or if the free needs the slow path. On
+ * success the caller clears the start or slot that led to the block. */
 static inline __attribute__((always_inline)) bool
 begin_free(struct xseg_arena *arena, struct xseg_block *block, uint64_t address)
 {
@@ -366,53 +367,55 @@ begin_free(struct xseg_arena *arena, struct xseg_block *block, uint64_t address)
 static inline void unlink_next_block(struct xseg_arena *arena, struct xseg_block *block,
                                      struct xseg_block *next)
 {
-    struct xseg_block *after = next->next;
+    struct xseg_block *successor = next->next;
 
-    block->next = after;
-    if (after != NULL)
-        after->prev = block;
+    block->next = successor;
+    if (successor != NULL)
+        successor->prev = block;
     xseg_slab_free(&arena->blocks, next);
 }
 
-/* Cache an allocated block, and coalesce it with its cached neighbors. The record of a neighbor is
- * kept, so a block next to the last remainder joins it without a change to the free index. */
+/* Cache an allocated block, and coalesce it with its cached neighbors. The record of a neighbor
+ * remains in use, so the free index does not change if the block coalesces with the last
+ * remainder. */
 static inline void coalesce_block(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_block *const prev = block->prev == NULL ? &arena->sentinel : block->prev;
     struct xseg_block *const next = block->next == NULL ? &arena->sentinel : block->next;
-    const bool left = prev->state == XSEG_BLOCK_CACHED, right = next->state == XSEG_BLOCK_CACHED;
+    const bool has_cached_prev = prev->state == XSEG_BLOCK_CACHED,
+               has_cached_next = next->state == XSEG_BLOCK_CACHED;
     struct xseg_extent *extent = xseg_block_extent(block);
     const uint64_t bytes = block->bytes;
-    struct xseg_block *whole = block;
+    struct xseg_block *result = block;
     bool was_last_remainder = false;
-    uint64_t merged = 0;
+    uint64_t cached_bytes = 0;
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
     XSEG_ASSERT(block->state == XSEG_BLOCK_ALLOCATED && block->flags == 0);
-    if (left) {
-        whole = prev;
-        merged = prev->bytes;
-        if (merged > arena->unindexed_max)
+    if (has_cached_prev) {
+        result = prev;
+        cached_bytes = prev->bytes;
+        if (cached_bytes > arena->unindexed_max)
             was_last_remainder = xseg_cached_unindex(arena, prev);
-        if (right) {
+        if (has_cached_next) {
             if (next->bytes > arena->unindexed_max)
                 was_last_remainder |= xseg_cached_unindex(arena, next);
-            merged += next->bytes;
+            cached_bytes += next->bytes;
             unlink_next_block(arena, block, next);
         }
-        prev->bytes = merged + bytes;
+        prev->bytes = cached_bytes + bytes;
         prev->requested = block->requested;
         prev->next = block->next;
         if (block->next != NULL)
             block->next->prev = prev;
         xseg_slab_free(&arena->blocks, block);
-    } else if (right) {
-        whole = next;
-        merged = next->bytes;
-        if (merged > arena->unindexed_max)
+    } else if (has_cached_next) {
+        result = next;
+        cached_bytes = next->bytes;
+        if (cached_bytes > arena->unindexed_max)
             was_last_remainder = xseg_cached_unindex(arena, next);
         next->base = block->base;
-        next->bytes = merged + bytes;
+        next->bytes = cached_bytes + bytes;
         next->requested = block->requested;
         next->prev = block->prev;
         if (block->prev != NULL)
@@ -424,18 +427,18 @@ static inline void coalesce_block(struct xseg_arena *arena, struct xseg_block *b
         block->state = XSEG_BLOCK_CACHED;
     }
     if (was_last_remainder)
-        xseg_cached_set_last_remainder(arena, whole);
+        xseg_cached_set_last_remainder(arena, result);
     else
-        xseg_cached_index(arena, whole);
+        xseg_cached_index(arena, result);
     if (!xseg_extent_is_expandable(extent))
-        xseg_fragments_coalesce(&arena->counts, xseg_block_is_split(whole), (unsigned)left + right,
-                                bytes, merged);
+        xseg_fragments_coalesce(&arena->counts, xseg_block_is_split(result),
+                                (unsigned)has_cached_prev + has_cached_next, bytes, cached_bytes);
 }
 
 /*
  * Cache an allocated block that fills its segment, so it has no neighbors and is not a fragment.
  * With classic segments, 2 % (`gpt2_train`) to 83 % (`resnet_multiscale`) of freed large blocks do;
- * this shorter function saves 4 to 12 % of the time.
+ * this shorter function saves 4 to 12 % of the time of a trace.
  *
  * The block becomes the last remainder, because the next request often has its size. Then the free
  * index does not change, which saves 5 to 7 % in traces with many such blocks.
@@ -564,7 +567,7 @@ static inline bool allows_fast_path(struct xseg_device *device)
            !xseg_pending_captures(device->pending);
 }
 
-/* The small or large arena of a stream in the default pool, or NULL. */
+/* Find the small or large arena of a stream in the default pool, or return NULL. */
 static inline struct xseg_arena *find_default_arena(struct xseg_device *device, xseg_stream handle,
                                                     bool is_small)
 {

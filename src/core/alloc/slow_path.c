@@ -22,11 +22,11 @@
 #define ALIGNMENT_MAX XSEG_GIB
 
 _Static_assert(ALIGNMENT_MAX >= XSEG_SIZE_UNIT && (ALIGNMENT_MAX & (ALIGNMENT_MAX - 1)) == 0,
-               "the largest alignment is one itself");
+               "the largest alignment is a valid alignment");
 
 /* --- Allocation parameters. --- */
 
-/* Find the pool of a request on a stream.  A pool that a route selects is retained for the request, in *routed. */
+/* Find the pool of a request on a stream.  *routed: the pool that a route selects, retained for the request; else unchanged */
 static xseg_status find_pool(struct xseg_device *device, struct xseg_known_stream *stream,
                              struct xseg_alloc_params *params, struct xseg_pool **routed)
 {
@@ -42,7 +42,7 @@ static xseg_status find_pool(struct xseg_device *device, struct xseg_known_strea
     return XSEG_OK;
 }
 
-/* Look up stream, pool and arena of a request that the fast path has not searched for. */
+/* Find the stream, the pool and the arena of a request for which the fast path has searched no arena. */
 static xseg_status find_arena(struct xseg_device *device, struct xseg_alloc_params *params,
                               struct xseg_pool **routed)
 {
@@ -60,7 +60,7 @@ static xseg_status find_arena(struct xseg_device *device, struct xseg_alloc_para
     return xseg_pool_arena(params->pool, stream, params->is_small, &params->arena);
 }
 
-/* Compute the members that depend on the arena and the configuration. */
+/* Compute the parameters that depend on the arena and the configuration. */
 static void set_sizes(const struct xseg_device *device, struct xseg_alloc_params *params)
 {
     const struct xseg_config *config = params->config;
@@ -69,12 +69,12 @@ static void set_sizes(const struct xseg_device *device, struct xseg_alloc_params
     params->alignment = xseg_max(params->alignment, XSEG_SIZE_UNIT);
     params->expandable =
         config->expandable_segments && device->context.has_vmm && !pool->has_own_memory;
-    /* Fixed since the pool has an arena. */
+    /* is_single does not change after the pool has an arena. */
     params->is_single = atomic_load_explicit(&pool->is_single, memory_order_relaxed) &&
                         !params->is_small && params->expandable;
     params->no_split =
         params->is_single || atomic_load_explicit(&pool->no_split, memory_order_relaxed);
-    /* A single page has its alignment from the address at which it is mapped. */
+    /* A single page is mapped at an aligned address, so its block needs no bytes for the alignment. */
     params->span = params->bytes + (params->is_single ? 0 : params->alignment - XSEG_SIZE_UNIT);
     params->segment_bytes = xseg_max(xseg_size_segment(config, params->bytes),
                                      xseg_round_up(params->span, XSEG_SIZE_SEGMENT_STEP));
@@ -85,7 +85,7 @@ static void set_sizes(const struct xseg_device *device, struct xseg_alloc_params
     XSEG_ASSERT(params->segment_bytes >= params->span);
 }
 
-/* Complete the parameters of a request: the arena, unless the fast path has searched the right one, and all sizes. */
+/* Complete the parameters of a request: the arena, unless the fast path has searched it, and all sizes. */
 static xseg_status prepare_params(struct xseg_device *device, struct xseg_alloc_params *params,
                                   struct xseg_pool **routed)
 {
@@ -119,9 +119,9 @@ static xseg_status prepare_params(struct xseg_device *device, struct xseg_alloc_
 /* --- Pending blocks and the end of a call. --- */
 
 /*
- * PyTorch queries the next event of every stream at every allocation, and its statistics show that.  After the first
- * memory pressure the statistics need not match, and the query is omitted if no block of the arena is pending, since it
- * cannot serve this request then.  A miss queries in any case.
+ * PyTorch queries the next event of every stream at every allocation, which its statistics show.  After the first memory
+ * pressure the statistics need not match PyTorch's.  Then the query is omitted if no block of the arena is pending, since it
+ * cannot free memory for this request.  A miss always queries the events.
  */
 void xseg_slow_path_poll_pending(struct xseg_arena *arena, const struct xseg_config *config)
 {
@@ -257,8 +257,8 @@ static xseg_status allocate_from_arena(struct xseg_alloc_params *params,
     return status;
 }
 
-/* Free a block before it is returned to the user: it has no uses, so the free does not fail.  The free records another
- * context; the context of the request is kept for the next attempt. */
+/* Free a block that has not been returned to the caller.  The block has no uses, so the free does not fail.  The free gathers
+ * a new context, so the context of the request is saved and restored for the next attempt. */
 static void free_result(const struct xseg_alloc_result *result)
 {
     const struct xseg_history_gathered gathered = xseg_history_context_save();
@@ -325,9 +325,9 @@ xseg_status xseg_slow_path_alloc(struct xseg_device *device, struct xseg_alloc_p
     return status;
 }
 
-/* The device of a request: the device of its pool, or the device of its ordinal. */
-static xseg_status find_device(struct xseg_allocator *allocator, const struct xseg_request *request,
-                               struct xseg_device **out)
+/* Find the device of a request by its pool, or by its ordinal. */
+static xseg_status find_request_device(struct xseg_allocator *allocator,
+                                       const struct xseg_request *request, struct xseg_device **out)
 {
     if (request->pool == NULL)
         return xseg_allocator_device(allocator, request->device, out);
@@ -351,7 +351,7 @@ xseg_status xseg_slow_path_alloc_request(struct xseg_allocator *allocator,
         (!xseg_is_power_of_two(request->alignment) || request->alignment > ALIGNMENT_MAX))
         return xseg_fail(XSEG_ERR_ARGUMENT, "alignment is not a power of two up to 1 GiB, %zu",
                          request->alignment);
-    const xseg_status status = find_device(allocator, request, &device);
+    const xseg_status status = find_request_device(allocator, request, &device);
     if (status != XSEG_OK)
         return status;
     XSEG_ASSERT(device->allocator == allocator);
@@ -377,7 +377,7 @@ xseg_status xseg_slow_path_prewarm(struct xseg_device *device, struct xseg_alloc
     xseg_status status;
 
     XSEG_ASSERT(params->pool != NULL);
-    params->keep = true;
+    params->is_prewarm = true;
     do {
         params->arena = NULL;
         status = prepare_params(device, params, NULL);

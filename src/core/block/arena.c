@@ -66,7 +66,7 @@ bool xseg_arena_allocate_records(struct xseg_arena *arena, struct xseg_slab *sla
         xseg_biased_lock_unlock(&arena->lock);
         struct xseg_slab_batch *batch =
             slab == &arena->blocks ? xseg_page_map_allocate_records(arena->page_map, records)
-                                   : xseg_slab_make_batch(slab->record_bytes, records);
+                                   : xseg_slab_create_batch(slab->record_bytes, records);
         xseg_biased_lock_lock(&arena->lock);
         if (batch == NULL || !xseg_slab_refill(slab, batch))
             return false;
@@ -80,22 +80,23 @@ xseg_status xseg_arena_fail_host_memory(void)
     return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, block record");
 }
 
-/* Record the time at which the granules of some bytes became idle. */
+/* Stamp the granules that an address range overlaps as idle since the last decay pass. */
 static void stamp_granules(const struct xseg_arena *arena, struct xseg_extent *extent,
                            uint64_t base, uint64_t bytes)
 {
     struct xseg_segment *segment = &extent->segment;
-    const uint64_t now = xseg_arena_now(arena);
+    const uint64_t time = xseg_arena_decay_time(arena);
 
     if (!xseg_segment_is_expandable(segment)) {
-        segment->idle_since[0] = now;
+        segment->idle_since[0] = time;
         return;
     }
     XSEG_ASSERT(bytes > 0 && base >= segment->base &&
                 base + bytes <= segment->base + segment->bytes);
     const uint64_t last = (base + bytes - 1 - segment->base) / segment->granule_bytes;
-    for (uint64_t at = (base - segment->base) / segment->granule_bytes; at <= last; at++)
-        segment->idle_since[at] = now;
+    for (uint64_t granule = (base - segment->base) / segment->granule_bytes; granule <= last;
+         granule++)
+        segment->idle_since[granule] = time;
 }
 
 void xseg_arena_run_free_actions_slow(struct xseg_arena *arena, struct xseg_extent *extent,
@@ -107,15 +108,16 @@ void xseg_arena_run_free_actions_slow(struct xseg_arena *arena, struct xseg_exte
             0 &&
         xseg_origins_clear(extent, base) && --arena->origins == 0)
         (void)atomic_fetch_and(&arena->free_actions, ~XSEG_ARENA_ORIGINS);
-    if (xseg_arena_now(arena) != 0)
+    if (xseg_arena_decay_time(arena) != 0)
         stamp_granules(arena, extent, base, bytes);
 }
 
 /* --- Blocks. --- */
 
-/* Create a block in an extent, without neighbors and without a requested size.  Members are assigned
+/* Create a block in an extent, without neighbors and without a requested size.  Members are
+ * assigned
  * one by one: for an assignment of the whole record, compilers choose an instruction that takes as
- * long as the rest of a hit. */
+ * long as all other instructions of a hit. */
 static inline struct xseg_block *create_block(struct xseg_arena *arena, struct xseg_extent *extent,
                                               uint64_t base, uint64_t bytes,
                                               enum xseg_block_state state, bool mapped)
@@ -140,22 +142,23 @@ static inline struct xseg_block *create_block(struct xseg_arena *arena, struct x
 struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_block *block,
                                           uint64_t bytes)
 {
-    struct xseg_block *rest = create_block(arena, xseg_block_extent(block), block->base + bytes,
-                                           block->bytes - bytes, block->state, block->mapped);
+    struct xseg_block *remainder =
+        create_block(arena, xseg_block_extent(block), block->base + bytes, block->bytes - bytes,
+                     block->state, block->mapped);
 
     XSEG_ASSERT(bytes > 0 && bytes < block->bytes && bytes % XSEG_SIZE_UNIT == 0);
-    rest->requested = block->requested;
-    rest->prev = block;
-    rest->next = block->next;
-    if (rest->next != NULL)
-        rest->next->prev = rest;
-    block->next = rest;
+    remainder->requested = block->requested;
+    remainder->prev = block;
+    remainder->next = block->next;
+    if (remainder->next != NULL)
+        remainder->next->prev = remainder;
+    block->next = remainder;
     block->bytes = bytes;
-    XSEG_ASSERT(rest->next == NULL || rest->next->base == xseg_block_end(rest));
-    return rest;
+    XSEG_ASSERT(remainder->next == NULL || remainder->next->base == xseg_block_end(remainder));
+    return remainder;
 }
 
-/* Extend a block over the next one, whose record is freed. */
+/* Coalesce a block with the next block, and free the record of the next block. */
 static void join_next_block(struct xseg_arena *arena, struct xseg_block *block)
 {
     struct xseg_block *next = block->next;
@@ -235,7 +238,7 @@ static void mark_block_fallback(struct xseg_arena *arena, struct xseg_block *blo
     xseg_arena_set_slow_path(arena, true);
 }
 
-/* Count the free of a block with flags, which may become pending. */
+/* Update the counts for the free of a block with flags, which may become pending. */
 static void end_flagged_allocation(struct xseg_arena *arena, struct xseg_block *block)
 {
     atomic_uint_fast64_t *down = arena->fallback.down;
@@ -253,7 +256,7 @@ static void end_flagged_allocation(struct xseg_arena *arena, struct xseg_block *
     block->flags &= (uint8_t)~XSEG_BLOCK_OVERSIZE;
 }
 
-/* Count a block with flags that no stream uses any more, and clear the flags. */
+/* Update the counts of a block with flags that no stream uses any more, and clear the flags. */
 static void end_flagged_activity(struct xseg_arena *arena, struct xseg_block *block)
 {
     atomic_uint_fast64_t *down = arena->fallback.down;
@@ -279,22 +282,22 @@ static __attribute__((noinline)) void end_flagged_block(struct xseg_arena *arena
 
 /* --- Allocation. --- */
 
-/* Split a cached block at an address; the first part stays cached.  Returns the remainder.  PyTorch
- * allocates and frees the first part, so its requested size is its size. */
+/* Split a cached block at an aligned address; the head stays cached.  Returns the remainder.
+ * PyTorch allocates and frees the head, so its requested size is its size. */
 static struct xseg_block *split_unaligned_head(struct xseg_arena *arena, struct xseg_block *block,
                                                uint64_t base)
 {
-    const uint64_t head = base - block->base;
+    const uint64_t head_bytes = base - block->base;
     const bool was_split = xseg_block_is_split(block);
 
-    if (__builtin_expect(head == 0, 1))
+    if (__builtin_expect(head_bytes == 0, 1))
         return block;
-    struct xseg_block *rest = xseg_arena_split_block(arena, block, head);
-    block->requested = head;
+    struct xseg_block *remainder = xseg_arena_split_block(arena, block, head_bytes);
+    block->requested = head_bytes;
     xseg_cached_add(arena, block);
     if (!xseg_extent_is_expandable(block->extent))
-        xseg_fragments_split_head(&arena->counts, was_split, head + rest->bytes);
-    return rest;
+        xseg_fragments_split_head(&arena->counts, was_split, head_bytes + remainder->bytes);
+    return remainder;
 }
 
 static struct xseg_alloc_result allocate_cached_block(struct xseg_arena *arena,
@@ -309,11 +312,11 @@ static struct xseg_alloc_result allocate_cached_block(struct xseg_arena *arena,
     xseg_cached_remove(arena, block);
     block = split_unaligned_head(arena, block, base);
     const bool was_split = xseg_block_is_split(block);
-    const uint64_t rest = xseg_cached_rest(block, params);
-    if (rest != 0)
+    const uint64_t remainder = xseg_cached_remainder(block, params);
+    if (remainder != 0)
         xseg_cached_add_last_remainder(arena, xseg_arena_split_block(arena, block, params->bytes));
     if (!xseg_extent_is_expandable(block->extent))
-        xseg_fragments_split_any(counts, was_split, block->bytes, rest);
+        xseg_fragments_split(counts, was_split, block->bytes, remainder);
     block->state = XSEG_BLOCK_ALLOCATED;
     block->requested = params->requested;
     xseg_cached_set_start(arena, block);
@@ -343,7 +346,7 @@ struct xseg_alloc_result xseg_arena_allocate_block(struct xseg_arena *arena,
 {
     const uint64_t base = xseg_round_up(block->base, params->alignment);
 
-    if (params->keep)
+    if (params->is_prewarm)
         return (struct xseg_alloc_result){
             .arena = arena, .base = block->base, .bytes = block->bytes};
     return record_result(allocate_cached_block(arena, block, base, params), params);
@@ -463,7 +466,8 @@ struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block 
     return block;
 }
 
-/* The rest keeps its place in the tree, because no other unmapped block is between the two parts. */
+/* The remainder keeps its position in the tree, because no other unmapped block is between the two
+ * parts. */
 struct xseg_block *xseg_arena_claim_head(struct xseg_arena *arena, struct xseg_block *unmapped,
                                          uint64_t bytes)
 {

@@ -4,12 +4,12 @@
  * large), with their lock and their counts.
  *
  * A hit locks one arena and nothing else, so threads on different streams share no lock.  The lock
- * is biased towards the thread that uses it (biased_lock.h).  An arena keeps what its blocks need:
- * the slabs of block records and stream uses, the free index of cached blocks and the tree
- * of unmapped blocks (free_index.h), the last remainder (best_fit.h), and the counts of statistics
- * (counts.h).
+ * is biased towards the thread that uses it (biased_lock.h).  An arena owns the data structures of
+ * its blocks: the slabs of block records and stream uses, the free index of cached blocks and the
+ * tree of unmapped blocks (free_index.h), the last remainder (best_fit.h), and the counts of
+ * statistics (counts.h).
  *
- * Claims.  Growth and trim call the driver, which must not happen under the lock.  They claim
+ * Claims.  Growth and trim call the driver, which is not allowed under the lock.  They claim
  * blocks under the lock (state XSEG_BLOCK_CLAIMED), release the lock, call the driver, lock again
  * and settle the blocks.
  *
@@ -36,7 +36,7 @@
  *   ARENA-6  `origins` is the number of allocated and pending blocks that have an origin;
  *            XSEG_ARENA_ORIGINS is set if it is not 0.
  *
- * Locking: the lock has rank ARENA and guards all members that do not specify anything else.
+ * Locking: the lock has rank ARENA and guards all members whose comments do not state otherwise.
  * `device` and the kind of the arena never change.  `pool`, `next` and `stream` are also read
  * without the lock, and change only while no pool owns the arena (pool.h).
  */
@@ -76,22 +76,22 @@ struct xseg_fallback_counts {
 };
 
 struct xseg_arena {
-    /* The first cache line hardly ever changes.  The second has the lock and the counts of blocks
-     * and bytes, which every hit writes: a thread that locks the arena after another one transfers
-     * them together. */
+    /* The first cache line rarely changes.  The second one contains the lock and the counts of
+     * blocks and bytes, which every hit writes: when another thread locks the arena, one transfer
+     * of a cache line moves all of them. */
     _Alignas(64) struct xseg_device *device;
     _Atomic(struct xseg_pool *) pool;  /* NULL: no pool owns the arena */
     _Atomic(struct xseg_arena *) next; /* in its pool, or in the list of unused arenas (pool.h) */
     /* Changes only with the pool, while the arena is in no pool's list.  Threads read it without a
      * lock. */
     _Atomic(struct xseg_known_stream *) stream;
-    /* Work of a free in addition to freeing; 0: none.  The high bits are XSEG_ARENA_FREE_ACTIONS,
-     * the low bits the time of the last decay pass (decay.h), 0 before the first. */
+    /* Additional work of a free; 0: none.  The high bits are XSEG_ARENA_FREE_ACTIONS, the low bits
+     * the time of the last decay pass (decay.h), which is 0 before the first pass. */
     atomic_uint_fast64_t free_actions;
     bool is_small;
     bool is_private; /* of a private pool */
     bool is_guarded; /* each segment has one block, see segments.h */
-    bool has_starts; /* its blocks are small: starts lead to them (page_map.h) */
+    bool has_starts; /* the page map has starts, not slots, for its blocks (page_map.h) */
     bool is_paused;  /* allocations fail, see pause.h; guarded by the lock */
 
     struct xseg_biased_lock lock;
@@ -150,7 +150,7 @@ _Static_assert((offsetof(struct xseg_arena, lock) + XSEG_BIASED_LOCK_SHARED_OFFS
 #define XSEG_ARENA_RECORDS 4u
 
 _Static_assert((XSEG_ARENA_SLOW_PATH & XSEG_COUNTS_SUSPENDED) == 0, "each action has a bit");
-_Static_assert(XSEG_ARENA_RECORDS <= XSEG_SLAB_FIRST, "one batch is enough for a step");
+_Static_assert(XSEG_ARENA_RECORDS <= XSEG_SLAB_MIN_BATCH, "one batch is enough for a step");
 
 /* The parameters of an allocation.  The entry point sets the request; alloc.h adds the rest. */
 struct xseg_alloc_params {
@@ -166,16 +166,16 @@ struct xseg_alloc_params {
     uint64_t segment_bytes; /* of a classic segment for the request */
     bool is_small;
     bool expandable;
-    bool is_guarded;       /* the block is all of its segment, see segments.h */
+    bool is_guarded;       /* allocate a guarded block, see segments.h */
     bool at_end;           /* guarded: the block ends at the end of the segment */
     bool zeroed;           /* the block must be filled with zeros */
-    bool has_polled;       /* this request has polled pending blocks, once */
+    bool has_polled;       /* pending blocks were polled for this request */
     bool is_searched;      /* `arena` has no block for the request, unless one was freed since */
     bool collects_garbage; /* garbage collection by age precedes growth */
-    bool counts_search;    /* the search advances the clock of these ages, once per request */
-    bool no_split;         /* allocate a cached block whole */
-    bool is_single;        /* allocate one page, whole (single_page of pool.h) */
-    bool keep;             /* prewarm: a cached block that fits stays cached */
+    bool counts_search;    /* the search advances the age of blocks, once per request */
+    bool no_split;         /* allocate a cached block without a split */
+    bool is_single;        /* allocate one page without a split (single_page of pool.h) */
+    bool is_prewarm;       /* the selected block stays cached */
     bool is_fallback;      /* for the default pool, from an arena of a private pool */
 };
 
@@ -191,8 +191,8 @@ static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_aren
     return atomic_load_explicit(&arena->stream, memory_order_acquire);
 }
 
-/* A number that changes when memory of an arena becomes cached: by a free, a completed pending
- * free, or a settled claim.  While the number is the same, a search that failed fails again. */
+/* A counter that increases when memory of an arena becomes cached: by a free, a completed pending
+ * free, or a settled claim.  While it does not change, a search that failed fails again. */
 static inline uint64_t xseg_arena_generation(const struct xseg_arena *arena)
 {
     const struct xseg_counts_row *row = arena->counts.row;
@@ -202,7 +202,7 @@ static inline uint64_t xseg_arena_generation(const struct xseg_arena *arena)
            atomic_load_explicit(&arena->settles, memory_order_relaxed);
 }
 
-/* Whether freed blocks of an arena wait for other streams. */
+/* Whether an arena has pending blocks. */
 static inline bool xseg_arena_has_pending(const struct xseg_arena *arena)
 {
     return xseg_counts_read(&arena->counts, XSEG_COUNT_ACTIVE).current !=
@@ -256,17 +256,17 @@ static inline bool xseg_arena_reserve_records(struct xseg_arena *arena, struct x
 xseg_status xseg_arena_fail_host_memory(void);
 
 /* The time of the last decay pass; the arena's lock is held. */
-static inline uint64_t xseg_arena_now(const struct xseg_arena *arena)
+static inline uint64_t xseg_arena_decay_time(const struct xseg_arena *arena)
 {
     return atomic_load_explicit(&arena->free_actions, memory_order_relaxed) &
            ~XSEG_ARENA_FREE_ACTIONS;
 }
 
 /* Set the time of the last decay pass; the arena's lock is held. */
-static inline void xseg_arena_set_now(struct xseg_arena *arena, uint64_t now)
+static inline void xseg_arena_set_decay_time(struct xseg_arena *arena, uint64_t time)
 {
-    XSEG_ASSERT((now & XSEG_ARENA_FREE_ACTIONS) == 0);
-    (void)atomic_fetch_add(&arena->free_actions, now - xseg_arena_now(arena));
+    XSEG_ASSERT((time & XSEG_ARENA_FREE_ACTIONS) == 0);
+    (void)atomic_fetch_add(&arena->free_actions, time - xseg_arena_decay_time(arena));
 }
 
 /* Set whether large blocks are freed on the slow path; the arena's lock is held. */
@@ -341,15 +341,15 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *vio
 /*
  * The operations of an arena on its blocks: allocate, free, split, coalesce, claim, settle.
  *
- * Allocation and free.  A request takes the best fit from the free index (best_fit.h).  The head of
- * the block, or a range inside it if the alignment requires one, becomes allocated; the rest stays
- * cached.  A free caches the block, or first makes it pending if other streams use it (pending.h).
- * A cached block coalesces with adjacent cached blocks immediately.
+ * Allocation and free.  The best fit in the free index serves a request (best_fit.h).  The head of
+ * the block, or a range inside it if the alignment requires one, becomes allocated; the remainder
+ * stays cached.  A free caches the block, or first makes it pending if other streams use it
+ * (pending.h).  A cached block coalesces with adjacent cached blocks immediately.
  *
- * Claim and settle.  Growth, trim and pause take cached and unmapped blocks out of the free index
+ * Claim and settle.  Growth, trim and pause remove cached and unmapped blocks from the free index
  * and the tree of unmapped blocks.  No other thread modifies, coalesces or allocates a claimed
- * block, so the claim remains valid while its owner calls the driver without the arena's lock.  To
- * settle a block makes it cached or unmapped, depending on `mapped`, and coalesces it.
+ * block, so the claim remains valid while its owner calls the driver without the arena's lock.  A
+ * settle makes the block cached or unmapped, depending on `mapped`, and coalesces it.
  *
  * Records.  A split needs a block record, and allocating records may release the lock.  So callers
  * reserve records with xseg_arena_reserve_records() before they choose a block; the operations here
@@ -369,9 +369,9 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_p
                              struct xseg_alloc_result *out);
 
 /*
- * Allocate from a cached block, which leaves the free index.  The part before the aligned address
- * stays cached, and so does the rest if it is worth a split (best_fit.h).  Two block records must
- * be reserved.  If `keep` is set, the block stays cached.
+ * Allocate from a cached block, which is removed from the free index.  The part before the aligned
+ * address stays cached, and so does the remainder if the block is split (best_fit.h).  Two block
+ * records must be reserved.  If `is_prewarm` is set, the block stays cached.
  */
 struct xseg_alloc_result xseg_arena_allocate_block(struct xseg_arena *arena,
                                                    struct xseg_block *block,
@@ -407,8 +407,8 @@ void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *exte
 /* Claim a cached or unmapped block; returns the block. */
 struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block *block);
 
-/* Claim the first bytes of an unmapped block, and return them as a block; the rest stays unmapped.
- * A record must be reserved. */
+/* Claim the first bytes of an unmapped block, and return them as a block; the remainder stays
+ * unmapped.  A record must be reserved. */
 struct xseg_block *xseg_arena_claim_head(struct xseg_arena *arena, struct xseg_block *unmapped,
                                          uint64_t bytes);
 
@@ -420,7 +420,7 @@ struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_
 /* Settle a claimed block: cached if it is mapped, else unmapped.  Returns the coalesced block. */
 struct xseg_block *xseg_arena_settle(struct xseg_arena *arena, struct xseg_block *block);
 
-/* Host bytes of an arena without its extents. */
+/* Get the host bytes of an arena without its extents. */
 uint64_t xseg_arena_host_bytes(const struct xseg_arena *arena);
 
 #endif

@@ -12,8 +12,8 @@
 struct block_sums {
     uint64_t allocated, allocated_bytes, active, active_bytes, mapped, unmapped_blocks;
     uint64_t fallback, fallback_bytes, fallback_active, fallback_active_bytes, origins;
-    uint64_t last_remainders,
-        to_index; /* cached blocks that must be the last remainder; in the index */
+    uint64_t last_remainders; /* cached blocks that are the last remainder */
+    uint64_t indexed_blocks;  /* cached blocks that must be in the free index */
 };
 
 static void count_blocks(const struct xseg_arena *arena, const struct xseg_extent *extent,
@@ -38,27 +38,27 @@ static void count_blocks(const struct xseg_arena *arena, const struct xseg_exten
             active && xseg_origins_age(view.extent, view.base, 1) != XSEG_ORIGINS_UNKNOWN;
         sums->mapped += view.record->mapped ? view.bytes : 0;
         sums->last_remainders += cached && view.record == arena->last_remainder;
-        sums->to_index += cached && view.record != arena->last_remainder;
+        sums->indexed_blocks += cached && view.record != arena->last_remainder;
         sums->unmapped_blocks += view.state == XSEG_BLOCK_UNMAPPED;
     }
 }
 
 /* Add a granule, and its page if this is the first granule of the page.  Returns bytes of the page
  * that are not charged to the segment. */
-static uint64_t count_page(const struct xseg_segment *segment, uint32_t at, bool is_allocated,
+static uint64_t count_page(const struct xseg_segment *segment, uint32_t granule, bool is_allocated,
                            struct block_sums *sums)
 {
-    const struct xseg_alias_record *page = xseg_alias_record(segment, at);
+    const struct xseg_alias_record *page = xseg_alias_record(segment, granule);
     uint64_t alias_bytes = 0;
 
-    if (xseg_page_state_is_present(segment->state[at]) &&
+    if (xseg_page_state_is_present(segment->state[granule]) &&
         (page == NULL || page->audited.mapped + page->audited.evicted == 0)) {
         sums->active_bytes += segment->granule_bytes;
         sums->mapped += segment->granule_bytes;
     }
     if (is_allocated && (page == NULL || page->audited.committed == 0))
         sums->allocated_bytes += segment->granule_bytes;
-    xseg_alias_audit_add(segment, at, is_allocated, &alias_bytes);
+    xseg_alias_audit_add(segment, granule, is_allocated, &alias_bytes);
     return alias_bytes;
 }
 
@@ -70,33 +70,34 @@ static bool audit_elastic(const struct xseg_extent *extent, struct block_sums *s
     const struct xseg_elastic *elastic = extent->elastic;
     uint64_t allocated = 0, pending_unmaps = 0, alias_bytes = 0;
 
-    for (uint32_t at = 0; at < segment->granules; at++) {
-        const bool is_allocated = elastic->use[at] == XSEG_ELASTIC_ALLOCATED;
-        const bool is_used = is_allocated || elastic->use[at] == XSEG_ELASTIC_UNMAPPING;
+    for (uint32_t granule = 0; granule < segment->granules; granule++) {
+        const bool is_allocated = elastic->use[granule] == XSEG_ELASTIC_ALLOCATED;
+        const bool is_used = is_allocated || elastic->use[granule] == XSEG_ELASTIC_UNMAPPING;
         const bool has_page =
-            xseg_segment_is_mapped(segment, at) || xseg_segment_is_evicted(segment, at);
+            xseg_segment_is_mapped(segment, granule) || xseg_segment_is_evicted(segment, granule);
 
         XSEG_INVARIANT(violation, "ELASTIC-1", is_used == has_page,
-                       "granule %" PRIu32 " in state %d, for %d", at, segment->state[at],
-                       elastic->use[at]);
+                       "granule %" PRIu32 " in state %d, for %d", granule, segment->state[granule],
+                       elastic->use[granule]);
         XSEG_INVARIANT(violation, "ELASTIC-2",
-                       (elastic->batch[at] != 0) == (elastic->use[at] == XSEG_ELASTIC_UNMAPPING),
-                       "granule %" PRIu32 " in batch %" PRIu32, at, elastic->batch[at]);
+                       (elastic->batch[granule] != 0) ==
+                           (elastic->use[granule] == XSEG_ELASTIC_UNMAPPING),
+                       "granule %" PRIu32 " in batch %" PRIu32, granule, elastic->batch[granule]);
         allocated += is_allocated;
         pending_unmaps += is_used && !is_allocated;
-        alias_bytes += count_page(segment, at, is_allocated, sums);
+        alias_bytes += count_page(segment, granule, is_allocated, sums);
     }
-    const uint64_t own = (allocated + pending_unmaps) * segment->granule_bytes - alias_bytes;
+    const uint64_t charged = (allocated + pending_unmaps) * segment->granule_bytes - alias_bytes;
     XSEG_INVARIANT(violation, "ALIAS-2", alias_bytes == segment->alias_bytes,
                    "alias_bytes is %" PRIu64 ", the sum over granules %" PRIu64,
                    segment->alias_bytes, alias_bytes);
     XSEG_INVARIANT(violation, "ELASTIC-3",
                    allocated == elastic->allocated && pending_unmaps == elastic->pending_unmaps &&
-                       own == elastic->charged,
+                       charged == elastic->charged,
                    "allocated %" PRIu32 ", counted %" PRIu64 "; pending %" PRIu32
                    ", counted %" PRIu64 "; charged %" PRIu64 ", counted %" PRIu64,
                    elastic->allocated, allocated, elastic->pending_unmaps, pending_unmaps,
-                   elastic->charged, own);
+                   elastic->charged, charged);
     return true;
 }
 
@@ -120,8 +121,8 @@ static bool audit_aliases(const struct xseg_arena *arena, struct xseg_violation 
 
 static bool has_claimed_granule(const struct xseg_extent *extent)
 {
-    for (uint32_t at = 0; at < extent->segment.granules; at++)
-        if (extent->elastic->use[at] == XSEG_ELASTIC_CLAIMED)
+    for (uint32_t granule = 0; granule < extent->segment.granules; granule++)
+        if (extent->elastic->use[granule] == XSEG_ELASTIC_CLAIMED)
             return true;
     return false;
 }
@@ -143,10 +144,10 @@ static bool has_claimed_block(const struct xseg_arena *arena)
     return false;
 }
 
-/* The current value of a quantity over the fallback blocks. */
-static uint64_t current_fallback(const struct xseg_arena *arena, enum xseg_count what)
+/* Get the current value of a quantity, summed over the fallback blocks. */
+static uint64_t current_fallback(const struct xseg_arena *arena, enum xseg_count quantity)
 {
-    return arena->fallback.up[what] - arena->fallback.down[what];
+    return arena->fallback.up[quantity] - arena->fallback.down[quantity];
 }
 
 static bool audit_fallback(const struct xseg_arena *arena, const struct block_sums *sums,
@@ -181,8 +182,9 @@ bool xseg_arena_audit(const struct xseg_arena *arena, struct xseg_violation *vio
             return false;
     }
     const uint64_t indexed = xseg_free_index_count(&arena->free_index);
-    XSEG_INVARIANT(violation, "ARENA-1", indexed == sums.to_index,
-                   "%" PRIu64 " in the free index, %" PRIu64 " cached", indexed, sums.to_index);
+    XSEG_INVARIANT(violation, "ARENA-1", indexed == sums.indexed_blocks,
+                   "%" PRIu64 " in the free index, %" PRIu64 " cached", indexed,
+                   sums.indexed_blocks);
     XSEG_INVARIANT(violation, "ARENA-1",
                    sums.last_remainders == xseg_cached_has_last_remainder(arena),
                    "%" PRIu64 " cached blocks are the last remainder", sums.last_remainders);

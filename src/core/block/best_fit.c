@@ -26,7 +26,7 @@ struct xseg_block *xseg_cached_prefer_enclosed(const struct xseg_arena *arena,
     return block;
 }
 
-/* Whether a cached block is one whole physical page, or is in a classic segment, which is one
+/* Whether a cached block is exactly one physical page, or is in a classic segment, which is one
  * allocation of the driver. */
 static bool is_single_page(const struct xseg_block *block)
 {

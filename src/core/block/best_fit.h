@@ -6,12 +6,12 @@
  *
  *   - The *last remainder* is the remainder of the block that was split last. Often the next
  *     request is split off the last remainder as well, and freed parts coalesce with it; in the
- *     free index, each of these would change its place. A freed block that fills its segment also
- *     becomes the last remainder. In a small arena a remainder below 128 KiB is
+ *     free index, each of these operations would change its position. A freed block that fills its
+ *     segment also becomes the last remainder. In a small arena a remainder below 128 KiB is
  *     inserted into the free index, because requests of many sizes use it next.
  *   - *Unindexed blocks* of a large arena have at most 1 MiB, which is too small for every request.
  *     Best fit creates many of them: 4100 of 4600 cached blocks in the large churn at 10^4
- *     allocated blocks. They only wait to coalesce.
+ *     allocated blocks. An unindexed block is reused only after it has coalesced.
  *
  * A search compares the last remainder with the first match of the free index. If an arena has no
  * last remainder, `last_remainder` is the sentinel, whose size is 0, so the comparison needs no
@@ -94,8 +94,8 @@ static inline void xseg_cached_set_last_remainder(struct xseg_arena *arena,
     arena->last_remainder = block;
 }
 
-/* Remove a cached block, whose size must not have changed, from the free index, or from the place
- * of the last remainder. Returns whether the block was the last remainder. */
+/* Remove a cached block, whose size must not have changed, from the free index, or clear the last
+ * remainder if the block is the last remainder. Returns whether it was. */
 static inline bool xseg_cached_unindex(struct xseg_arena *arena, struct xseg_block *block)
 {
     XSEG_ASSERT(block->state == XSEG_BLOCK_CACHED && block->bytes > arena->unindexed_max);
@@ -107,8 +107,8 @@ static inline bool xseg_cached_unindex(struct xseg_arena *arena, struct xseg_blo
     return false;
 }
 
-/* xseg_cached_index(), xseg_cached_set_last_remainder() and xseg_cached_unindex(); unindexed blocks
- * are skipped. */
+/* Call xseg_cached_index(), xseg_cached_set_last_remainder() or xseg_cached_unindex(), except for
+ * an unindexed block. */
 static inline void xseg_cached_add(struct xseg_arena *arena, struct xseg_block *block)
 {
     if (block->bytes > arena->unindexed_max)
@@ -180,7 +180,7 @@ static inline struct xseg_block *xseg_cached_next(const struct xseg_arena *arena
     return xseg_cached_lower_bound(arena, block->bytes, xseg_block_position(block) + 1);
 }
 
-/* The block that all rules select for a request, or NULL. */
+/* The cached block that serves a request by all rules, or NULL. */
 static inline struct xseg_block *xseg_cached_choose(const struct xseg_arena *arena,
                                                     const struct xseg_alloc_params *params)
 {
@@ -188,7 +188,7 @@ static inline struct xseg_block *xseg_cached_choose(const struct xseg_arena *are
 
     if (block == NULL)
         return NULL;
-    /* The other rules rarely change the result of best fit. */
+    /* The rules of xseg_cached_filter() rarely apply. */
     const bool needs_filter = params->expandable
                                   ? xseg_block_can_grow(block)
                                   : xseg_extent_is_expandable(xseg_block_extent(block));
@@ -202,18 +202,20 @@ static inline struct xseg_block *xseg_cached_choose(const struct xseg_arena *are
 struct xseg_block *xseg_cached_find_single_page(const struct xseg_arena *arena,
                                                 const struct xseg_alloc_params *params);
 
-/* Bytes at the end of the selected block that stay cached. */
-static inline uint64_t xseg_cached_rest(const struct xseg_block *block,
-                                        const struct xseg_alloc_params *params)
+/* Get the number of bytes at the end of the selected block that stay cached. */
+static inline uint64_t xseg_cached_remainder(const struct xseg_block *block,
+                                             const struct xseg_alloc_params *params)
 {
-    const uint64_t rest = block->bytes - params->bytes;
+    const uint64_t remainder = block->bytes - params->bytes;
 
     XSEG_ASSERT(params->bytes > 0 && block->bytes >= params->bytes);
     if (params->no_split)
         return 0;
     if (params->is_small || params->expandable)
-        return rest;
-    return params->bytes < params->config->max_split_bytes && rest > XSEG_SIZE_SMALL_MAX ? rest : 0;
+        return remainder;
+    return params->bytes < params->config->max_split_bytes && remainder > XSEG_SIZE_SMALL_MAX
+               ? remainder
+               : 0;
 }
 
 #endif

@@ -130,7 +130,7 @@ static uint32_t granule_index(const struct xseg_extent *extent, uint64_t address
     return (uint32_t)((address - extent->segment.base) / extent->segment.granule_bytes);
 }
 
-/* The first view of a record, or the end of the enumeration for NULL. */
+/* Get the first view of a record, or the end of the enumeration for NULL. */
 static struct xseg_block_view view_record_or_end(const struct xseg_block *record)
 {
     if (record == NULL)
@@ -240,17 +240,18 @@ static bool audit_slots(const struct xseg_extent *extent, struct xseg_violation 
     const struct xseg_page_map *page_map = extent->arena->page_map;
     const uint64_t end = extent->segment.base + extent->segment.bytes;
 
-    for (uint64_t at = extent->segment.base >> XSEG_SLOT_SHIFT << XSEG_SLOT_SHIFT; at < end;
-         at += XSEG_MIB) {
-        const xseg_slot *start = xseg_page_map_slot(page_map, at);
+    for (uint64_t address = extent->segment.base >> XSEG_SLOT_SHIFT << XSEG_SLOT_SHIFT;
+         address < end; address += XSEG_MIB) {
+        const xseg_slot *start = xseg_page_map_slot(page_map, address);
         const struct xseg_block *block = xseg_slot_block_of(start, extent->arena);
 
-        XSEG_INVARIANT(violation, "START-2",
-                       block == NULL || (block->base >> XSEG_SLOT_SHIFT == at >> XSEG_SLOT_SHIFT &&
-                                         may_have_start(block)),
-                       "the slot of %#" PRIx64 " leads to a block that does not begin there", at);
+        XSEG_INVARIANT(
+            violation, "START-2",
+            block == NULL || (block->base >> XSEG_SLOT_SHIFT == address >> XSEG_SLOT_SHIFT &&
+                              may_have_start(block)),
+            "the slot of %#" PRIx64 " leads to a block that does not begin there", address);
         /* A GiB without a leaf has no slots: continue at the next one. */
-        at = start == NULL ? at | (XSEG_GIB - XSEG_MIB) : at;
+        address = start == NULL ? address | (XSEG_GIB - XSEG_MIB) : address;
     }
     return true;
 }
@@ -262,15 +263,16 @@ static bool audit_starts(const struct xseg_extent *extent, struct xseg_violation
     const uint64_t unit = (uint64_t)1 << XSEG_STARTS_UNIT_SHIFT;
     const uint64_t end = extent->segment.base + extent->segment.bytes;
 
-    for (uint64_t at = extent->segment.base; at < end; at += XSEG_SIZE_UNIT) {
-        const xseg_start *start = xseg_page_map_start(page_map, at);
+    for (uint64_t address = extent->segment.base; address < end; address += XSEG_SIZE_UNIT) {
+        const xseg_start *start = xseg_page_map_start(page_map, address);
         const struct xseg_block *block = xseg_page_map_block(page_map, start);
 
         XSEG_INVARIANT(violation, "START-2",
-                       block == NULL || (block->base == at && may_have_start(block)),
-                       "the start at %#" PRIx64 " leads to a block that does not begin there", at);
+                       block == NULL || (block->base == address && may_have_start(block)),
+                       "the start at %#" PRIx64 " leads to a block that does not begin there",
+                       address);
         /* A unit without a table has no starts: continue at the next one. */
-        at = start == NULL ? at | (unit - XSEG_SIZE_UNIT) : at;
+        address = start == NULL ? address | (unit - XSEG_SIZE_UNIT) : address;
     }
     return true;
 }

@@ -3,9 +3,9 @@
  * Blocks: the unit of allocation, and the main data structure of this module.
  *
  * A block is a range of addresses inside one segment, and the record that describes it. The blocks
- * of a segment form a doubly linked chain by address, without gaps. The chain belongs to the extent,
- * which is a segment as its arena sees it; the arena (arena.h) owns the extents of one pool on one
- * stream.
+ * of a segment form a doubly linked chain by address, without gaps. The chain belongs to the
+ * extent, which is the arena's view of a segment; the arena (arena.h) owns the extents of one pool
+ * on one stream.
  *
  *     extent->first
  *       |
@@ -17,7 +17,7 @@
  *   allocated   in use by the application.
  *   pending     freed, but events of other streams that used the block have not completed
  *               (pending.h).
- *   cached      free and mapped; an allocation may take the block. Only cached blocks coalesce with
+ *   cached      free and mapped; an allocation may use the block. Only cached blocks coalesce with
  *               cached neighbors, and unmapped blocks with unmapped ones.
  *   unmapped    addresses of an expandable segment without physical pages.
  *   claimed     reserved by an operation that works without the lock of the arena: a growth, a
@@ -29,17 +29,17 @@
  *
  *   - The page map (page_map.h) leads from the first address of an allocated or pending block to
  *     its record, lock-free.
- *   - The free index (free_index.h) has the cached blocks in the order of best fit. Two kinds of
- *     cached blocks are not in it, the last remainder and unindexed blocks (best_fit.h).
- *   - The tree of unmapped blocks (free_index.h) has them by position, because growth maps
+ *   - The free index (free_index.h) contains the cached blocks in the order of best fit. Two kinds
+ *     of cached blocks are not in it, the last remainder and unindexed blocks (best_fit.h).
+ *   - The tree of unmapped blocks (free_index.h) is ordered by position, because growth maps
  *     memory at the lowest position.
  *
  * A record is one cache line; with records of 96 bytes, traces of 10^4 allocated large blocks were
  * 3 to 9 % slower. To fit, links in trees are 32-bit handles: the records of all arenas are in one
  * reserved range of addresses (page_map.h), and a handle is the distance from its beginning.
- * Members that only some states need share storage. On the fast path a split gives the new record to
- * the head of a cached block, and coalescing keeps the record of a cached neighbor (hit.c), so that
- * the free index changes less often.  Therefore a record may change its base.
+ * Members that are used only in some states share storage. On the fast path a split gives the new
+ * record to the head of a cached block, and coalescing keeps the record of a cached neighbor
+ * (hit.c), so that the free index changes less often.  Therefore a record may change its base.
  *
  * Invariants; xseg_extent_audit() checks them:
  *   BLK-1  The next block begins where this one ends, and its `prev` is this block.
@@ -79,7 +79,7 @@ struct xseg_block {
     uint64_t bytes;
     /* The requested size, by PyTorch's rules: a cached or unmapped block keeps it, the remainder of
      * a split inherits it, and coalescing keeps that of the block that changes its state. If a part
-     * is unmapped, the rest has 0. */
+     * is unmapped, the remaining block has 0. */
     uint64_t requested;
     /* Also read without the lock, by threads that found the record in the page map. So a free
      * record keeps its last extent. */
@@ -107,13 +107,13 @@ struct xseg_block {
 
 _Static_assert(sizeof(struct xseg_block) == 64, "a record is one cache line");
 
-/* A use of a block by a stream other than its own (pending.h). */
+/* A use of a block by a stream other than the block's stream (pending.h). */
 struct xseg_stream_use {
     bool outside, captured;       /* recorded outside a capture of the stream; during one */
     bool is_shared;               /* the event is the last one of a retired stream */
     struct xseg_stream_use *next; /* of the same block */
     struct xseg_known_stream *stream;
-    uint64_t stream_id; /* ID of that stream; if the entry has another ID, the use has ended */
+    uint64_t stream_id; /* ID of `stream`; if the entry has another ID, the use has ended */
     struct xseg_block *block;
     xseg_event event;      /* recorded when the block is freed */
     struct xseg_list link; /* in the stream's queue, after the free */
@@ -124,13 +124,13 @@ static inline uint64_t xseg_block_end(const struct xseg_block *block)
     return block->base + block->bytes;
 }
 
-/* Whether the segment has other blocks. One unpredictable branch instead of two. */
+/* Whether the segment has other blocks. The OR needs one unpredictable branch instead of two. */
 static inline bool xseg_block_is_split(const struct xseg_block *block)
 {
     return ((uintptr_t)block->prev | (uintptr_t)block->next) != 0;
 }
 
-/* Whether an unmapped block follows. */
+/* Whether an unmapped (or claimed and not mapped) block follows. */
 static inline bool xseg_block_can_grow(const struct xseg_block *block)
 {
     return block->next != NULL && !block->next->mapped;
@@ -160,11 +160,11 @@ static inline struct xseg_block *xseg_block_at(char *records, uint32_t handle)
 /* --- Extents. --- */
 
 /*
- * An extent: a segment as its arena sees it, with the chain of blocks that covers its addresses
+ * An extent: the arena's view of a segment, with the chain of blocks that covers its addresses
  * without gaps.
  *
  * The segment (vmm/segment.h) describes the memory: the reserved range, or the allocation of a
- * classic segment, and the state of each granule.  The extent adds what an allocator needs: the
+ * classic segment, and the state of each granule.  The extent adds the state of the allocator: the
  * arena that owns the memory, the first block of the chain, and the position of the segment among
  * all segments of the device.
  *
@@ -227,11 +227,11 @@ struct xseg_block_view {
 };
 
 /*
- * The position of an address of a segment: its place among all addresses of the device, in units of
- * 512 bytes, when segments are ordered by registration.  Of equal blocks the one at the lowest
- * position serves a request, which is PyTorch's rule: processes that make the same requests choose
- * the same blocks, whatever addresses the driver returns.  Growth, too, maps memory at the lowest
- * position.
+ * The position of an address of a segment: the rank of the address among all addresses of the
+ * device, in units of 512 bytes, when segments are ordered by registration.  Of blocks of equal
+ * size, the block at the lowest position serves a request, which is PyTorch's rule: processes that
+ * make the same requests choose the same blocks, independent of the addresses that the driver
+ * returns.  Growth also maps memory at the lowest position.
  */
 static inline uint64_t xseg_extent_position(const struct xseg_extent *extent, uint64_t address)
 {
@@ -247,7 +247,7 @@ static inline uint64_t xseg_block_position(const struct xseg_block *block)
     return xseg_extent_position(xseg_block_extent(block), block->base);
 }
 
-/* Whether a block is all of its segment. */
+/* Whether a block covers its entire segment. */
 static inline bool xseg_block_is_whole(const struct xseg_block *block)
 {
     const struct xseg_extent *extent = xseg_block_extent(block);
@@ -274,7 +274,7 @@ bool xseg_extent_init(struct xseg_extent *extent);
 /* Free the tables of an extent whose blocks are no longer used. */
 void xseg_extent_fini(struct xseg_extent *extent);
 
-/* Host bytes of the tables. */
+/* Get the host bytes of the tables of an extent. */
 uint64_t xseg_extent_host_bytes(const struct xseg_extent *extent);
 
 /* The allocated or pending block whose first byte is at `address`, which is in the extent; or
@@ -325,10 +325,10 @@ static inline uint64_t xseg_block_view_end(const struct xseg_block_view *view)
  * use their memory.
  *
  * An elastic extent has one block for all of its addresses, which stays claimed: the arena never
- * splits it, and no trim reads it.  The `use` array has the use of each granule.  Views of the
- * extent present runs of granules as blocks: allocated, pending, claimed, or unmapped.
+ * splits the block, and no trim reads it.  The `use` array has the use of each granule.  Views of
+ * the extent present runs of granules as blocks: allocated, pending, claimed, or unmapped.
  *
- * The granules of the segment are the range's pages, so each page is one granule long.
+ * Each page of the segment is one granule long.
  *
  * Charged bytes are those of the physical pages that count against the range.  The part of a quota
  * that is neither charged nor being committed is unused; the device does not use that memory for
@@ -369,28 +369,28 @@ struct xseg_elastic {
 };
 
 /*
- * Set the charged bytes and the bytes that a commit allocates.  The rest of the quota is
+ * Set the charged bytes and the bytes that a commit allocates.  The remainder of the quota is
  * unused, and not available to other allocations of the device.
  *
- * all: sum of the unused quotas on the device
+ * device_unused_quota: sum of the unused quotas on the device, which is updated
  */
 static inline void xseg_elastic_set_bytes(struct xseg_elastic *elastic, uint64_t charged,
-                                          uint64_t committing, uint64_t *all)
+                                          uint64_t committing, uint64_t *device_unused_quota)
 {
     const uint64_t used = charged + committing;
     const uint64_t unused_quota = elastic->quota - xseg_min(elastic->quota, used);
 
     elastic->charged = charged;
     elastic->committing = committing;
-    *all += unused_quota - elastic->unused_quota;
+    *device_unused_quota += unused_quota - elastic->unused_quota;
     elastic->unused_quota = unused_quota;
 }
 
-/* Set the use of granules of an elastic extent, and nothing else.  Locks the arena. */
+/* Set the use of granules of an elastic extent; their counts are not updated.  Locks the arena. */
 void xseg_elastic_set_use(struct xseg_extent *extent, uint32_t first, uint32_t count,
                           enum xseg_elastic_use use);
 
-/* Bytes of the tables of a granule. */
+/* Host bytes of the tables per granule. */
 #define XSEG_ELASTIC_BYTES (2 * sizeof(uint32_t) + sizeof(uint8_t))
 
 #endif

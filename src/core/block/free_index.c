@@ -150,8 +150,9 @@ uint64_t xseg_free_index_count(const struct xseg_free_index *free_index)
 
     for (uint32_t bin = xseg_bitmap_next(&free_index->used, 0); bin != XSEG_BITMAP_NONE;
          bin = xseg_bitmap_next(&free_index->used, bin + 1))
-        for (uint32_t at = free_index->bin[bin]; at != 0; at = xseg_block_at(records, at)->left)
-            count += 1 + xseg_tree_count(records, xseg_block_at(records, at)->right);
+        for (uint32_t handle = free_index->bin[bin]; handle != 0;
+             handle = xseg_block_at(records, handle)->left)
+            count += 1 + xseg_tree_count(records, xseg_block_at(records, handle)->right);
     return count;
 }
 
@@ -207,26 +208,26 @@ static bool audit_bin(const struct xseg_free_index *free_index, uint32_t bin,
 {
     struct bin_audit audit = {free_index->records, NULL, violation, bin};
 
-    for (uint32_t at = free_index->bin[bin]; at != 0;) {
-        const struct xseg_block *block = xseg_block_at(audit.records, at);
+    for (uint32_t handle = free_index->bin[bin]; handle != 0;) {
+        const struct xseg_block *block = xseg_block_at(audit.records, handle);
         const uint32_t parent = block->left;
 
-        if (!audit_block(&audit, at, parent == 0 ? UINT32_MAX : xseg_tree_priority(parent)) ||
-            !audit_subtree(&audit, block->right, xseg_tree_priority(at)))
+        if (!audit_block(&audit, handle, parent == 0 ? UINT32_MAX : xseg_tree_priority(parent)) ||
+            !audit_subtree(&audit, block->right, xseg_tree_priority(handle)))
             return false;
-        at = parent;
+        handle = parent;
     }
     return true;
 }
 
-/* Whether 64 bins from `bin` on are empty. Most are, so an audit checks this first. */
+/* Whether 64 bins, starting at `bin`, are empty. Most bins are, so an audit checks this first. */
 static bool are_bins_empty(const struct xseg_free_index *free_index, uint32_t bin)
 {
-    uint32_t any = 0;
+    uint32_t handles = 0;
 
     for (uint32_t i = 0; i < 64; i++)
-        any |= free_index->bin[bin + i];
-    return any == 0;
+        handles |= free_index->bin[bin + i];
+    return handles == 0;
 }
 
 /* Audit 64 bins, starting at `bin`. */

@@ -140,14 +140,14 @@ static inline void xseg_tree_insert(char *records, uint32_t *root, struct xseg_b
     uint32_t *link = root;
 
     while (*link != 0 && xseg_tree_priority(*link) > priority) {
-        struct xseg_block *at = xseg_block_at(records, *link);
+        struct xseg_block *ancestor = xseg_block_at(records, *link);
 
-        XSEG_ASSERT(at != block && at->base != block->base);
-        link = &at->link[xseg_tree_precedes(at, key)];
+        XSEG_ASSERT(ancestor != block && ancestor->base != block->base);
+        link = &ancestor->link[xseg_tree_precedes(ancestor, key)];
     }
-    const uint32_t rest = *link;
+    const uint32_t subtree = *link;
     *link = handle;
-    xseg_tree_split(records, rest, key, &block->left, &block->right);
+    xseg_tree_split(records, subtree, key, &block->left, &block->right);
 }
 
 /* Remove a block, which must be in the tree. */
@@ -158,9 +158,9 @@ static inline void xseg_tree_remove(char *records, uint32_t *root, struct xseg_b
     uint32_t *link = root;
 
     while (*link != handle) {
-        struct xseg_block *at = xseg_block_at(records, *link);
+        struct xseg_block *ancestor = xseg_block_at(records, *link);
 
-        link = &at->link[xseg_tree_precedes(at, key)];
+        link = &ancestor->link[xseg_tree_precedes(ancestor, key)];
     }
     *link = xseg_tree_join(records, block->left, block->right);
     block->uses = NULL; /* shares its storage with the links */

@@ -29,7 +29,7 @@ static bool reserve_range(struct xseg_bump *bump, size_t first)
 
 bool xseg_page_map_init(struct xseg_page_map *page_map)
 {
-    bool is_wiped; /* not needed: frees in a forked child do not read the table */
+    bool is_wiped; /* unused, because frees in a forked child do not read the table */
 
     page_map->first = XSEG_PAGE_MAP_ROOTS;
     page_map->end = 0;
@@ -45,7 +45,7 @@ bool xseg_page_map_init(struct xseg_page_map *page_map)
 struct xseg_slab_batch *xseg_page_map_allocate_records(struct xseg_page_map *page_map,
                                                        uint32_t count)
 {
-    struct xseg_slab_batch *batch = xseg_slab_make_batch_at(NULL, count);
+    struct xseg_slab_batch *batch = xseg_slab_create_batch_at(NULL, count);
 
     if (batch == NULL)
         return NULL;
@@ -124,10 +124,10 @@ static void set_extent_in_leaf(struct xseg_page_map_leaf *leaf, uint64_t gib,
 
     XSEG_ASSERT(leaf != NULL && begin < end);
     for (uint64_t unit = begin / UNIT_BYTES; unit <= (end - 1) / UNIT_BYTES; unit++) {
-        struct xseg_page_map_unit *at = &leaf->unit[unit % XSEG_PAGE_MAP_UNITS];
+        struct xseg_page_map_unit *extents = &leaf->unit[unit % XSEG_PAGE_MAP_UNITS];
 
         XSEG_ASSERT(unit * UNIT_BYTES >> 30 == gib);
-        atomic_store_explicit(unit * UNIT_BYTES < base ? &at->tail : &at->head,
+        atomic_store_explicit(unit * UNIT_BYTES < base ? &extents->tail : &extents->head,
                               is_present ? extent : NULL, memory_order_release);
     }
 }
@@ -178,9 +178,9 @@ bool xseg_page_map_overlaps(const struct xseg_page_map *page_map, uint64_t first
 
     if (leaf == NULL)
         return entry != 0;
-    const struct xseg_page_map_unit *at = &leaf->unit[first / UNIT_BYTES % XSEG_PAGE_MAP_UNITS];
-    return extent_overlaps(atomic_load_explicit(&at->head, memory_order_relaxed), first, last) ||
-           extent_overlaps(atomic_load_explicit(&at->tail, memory_order_relaxed), first, last);
+    const struct xseg_page_map_unit *unit = &leaf->unit[first / UNIT_BYTES % XSEG_PAGE_MAP_UNITS];
+    return extent_overlaps(atomic_load_explicit(&unit->head, memory_order_relaxed), first, last) ||
+           extent_overlaps(atomic_load_explicit(&unit->tail, memory_order_relaxed), first, last);
 }
 
 bool xseg_page_map_insert(struct xseg_page_map *page_map, struct xseg_extent *extent)
@@ -254,7 +254,7 @@ bool xseg_page_map_populate(struct xseg_page_map *page_map, struct xseg_extent *
     const uint64_t first = extent->segment.base + begin, last = extent->segment.base + end - 1;
 
     XSEG_ASSERT(begin < end && end <= extent->segment.bytes);
-    /* The insertion of a classic extent allocated its slots. */
+    /* The insertion of a classic extent creates its leaves, which contain its slots. */
     if (!extent->has_starts && !xseg_extent_is_expandable(extent))
         return true;
     xseg_mutex_lock(&page_map->lock);
@@ -270,17 +270,17 @@ struct xseg_block *xseg_page_map_last_start(const struct xseg_page_map *page_map
     const uint64_t first = extent->segment.base >> XSEG_START_SHIFT;
 
     XSEG_ASSERT(address >= extent->segment.base);
-    for (uint64_t at = (address >> XSEG_START_SHIFT) + 1; at-- > first;) {
-        const xseg_start *start = xseg_page_map_start(page_map, at << XSEG_START_SHIFT);
+    for (uint64_t index = (address >> XSEG_START_SHIFT) + 1; index-- > first;) {
+        const xseg_start *start = xseg_page_map_start(page_map, index << XSEG_START_SHIFT);
         struct xseg_block *block = xseg_page_map_block(page_map, start);
 
         if (block != NULL && xseg_block_extent(block) == extent)
             return block;
         /* Without a table, no block begins in the unit; without a leaf, none in the GiB. */
         if (start == NULL)
-            at -= at % (load_leaf(page_map, at >> (30 - XSEG_START_SHIFT)) == NULL
-                            ? XSEG_STARTS * XSEG_PAGE_MAP_UNITS
-                            : XSEG_STARTS);
+            index -= index % (load_leaf(page_map, index >> (30 - XSEG_START_SHIFT)) == NULL
+                                  ? XSEG_STARTS * XSEG_PAGE_MAP_UNITS
+                                  : XSEG_STARTS);
     }
     return NULL;
 }

@@ -33,7 +33,7 @@
  *            allocated, pending or claimed.
  *
  * Locking: insertion and removal of extents need TABLE and the lock of the extent's arena; the
- * creation of leaves and tables for an inserted extent, TABLE and the device memory lock; changes
+ * creation of leaves and tables for an extent, TABLE and the device memory lock; changes
  * of slots and starts, the lock of the arena that owns the memory. Lookups need no lock.
  */
 #ifndef XSEG_CORE_PAGE_MAP_H
@@ -146,7 +146,7 @@ static inline struct xseg_block *xseg_slot_block_of(const xseg_slot *slot,
     return value == 0 || xseg_slot_arena(value) != arena ? NULL : xseg_slot_block(value);
 }
 
-/* --- The table. --- */
+/* --- The page map. --- */
 
 /* Device addresses fit in 49 bits on every GPU so far; other addresses lead to no extent. */
 #define XSEG_PAGE_MAP_ADDRESS_BITS 49
@@ -220,8 +220,9 @@ struct xseg_slab_batch *xseg_page_map_allocate_records(struct xseg_page_map *pag
 /* Whether any extent overlaps the addresses [first, last], which must be in one 2 MiB unit. */
 bool xseg_page_map_overlaps(const struct xseg_page_map *page_map, uint64_t first, uint64_t last);
 
-/* Create the missing leaves for the offsets [begin, end) of an inserted extent, and tables of
- * starts if its blocks are small. Locks TABLE. Returns false on host allocation failure. */
+/* Create the missing leaves for the offsets [begin, end) of an extent, and tables of starts if its
+ * blocks are small. The extent need not be inserted yet if it is classic. Locks TABLE. Returns
+ * false on host allocation failure. */
 bool xseg_page_map_populate(struct xseg_page_map *page_map, struct xseg_extent *extent,
                             uint64_t begin, uint64_t end);
 

@@ -40,7 +40,7 @@ enum table {
 static const size_t record_bytes[TABLES] = {sizeof(stamp_word), sizeof(struct origin_record),
                                             sizeof(user_word)};
 
-/* Records of XSEG_ORIGINS_CHUNK places. */
+/* The tables of XSEG_ORIGINS_CHUNK indexes. */
 struct chunk {
     _Atomic(void *) table[TABLES]; /* [XSEG_ORIGINS_CHUNK] each, or NULL */
 };
@@ -51,7 +51,7 @@ struct xseg_origins {
     struct chunk chunk[];
 };
 
-static uint32_t ticks_of_time(uint64_t now)
+static uint32_t time_to_ticks(uint64_t now)
 {
     const uint32_t ticks = (uint32_t)((now >> TICK_SHIFT) + 1);
 
@@ -72,21 +72,20 @@ uint64_t xseg_origins_now_if_enabled(const struct xseg_clock *clock,
 
 /* --- Tables: the first thread that needs a table allocates it. --- */
 
-/* The index of the place of an address. */
-static uint64_t place_of_address(const struct xseg_extent *extent, uint64_t address)
+/* Get the index of an address in the tables of its extent. */
+static uint64_t origin_index(const struct xseg_extent *extent, uint64_t address)
 {
     XSEG_ASSERT(address - extent->segment.base < extent->segment.bytes);
     return (address - extent->segment.base) >>
            (extent->has_starts ? XSEG_START_SHIFT : XSEG_SLOT_SHIFT);
 }
 
-/* The origins of an extent, which are allocated if there are none; NULL on host allocation
- * failure. */
+/* Get the origins of an extent, which the first call allocates; NULL on host allocation failure. */
 static struct xseg_origins *get_origins(struct xseg_extent *extent)
 {
     struct xseg_origins *origins = atomic_load_explicit(&extent->origins, memory_order_acquire);
     const uint64_t last = extent->segment.base + extent->segment.bytes - 1;
-    const uint64_t chunks = place_of_address(extent, last) / XSEG_ORIGINS_CHUNK + 1;
+    const uint64_t chunks = origin_index(extent, last) / XSEG_ORIGINS_CHUNK + 1;
     struct xseg_origins *allocated;
 
     if (origins != NULL)
@@ -103,12 +102,12 @@ static struct xseg_origins *get_origins(struct xseg_extent *extent)
     return origins;
 }
 
-/* A table of the chunk of a place, which is allocated if there is none; NULL on host allocation
+/* Get a table of the chunk of an index, which the first call allocates; NULL on host allocation
  * failure. */
-static void *get_table(struct xseg_origins *origins, uint64_t place, enum table kind)
+static void *get_table(struct xseg_origins *origins, uint64_t index, enum table kind)
 {
-    XSEG_ASSERT(place / XSEG_ORIGINS_CHUNK < origins->chunks);
-    _Atomic(void *) *entry = &origins->chunk[place / XSEG_ORIGINS_CHUNK].table[kind];
+    XSEG_ASSERT(index / XSEG_ORIGINS_CHUNK < origins->chunks);
+    _Atomic(void *) *entry = &origins->chunk[index / XSEG_ORIGINS_CHUNK].table[kind];
     void *table = atomic_load_explicit(entry, memory_order_acquire);
     void *allocated;
 
@@ -125,13 +124,13 @@ static void *get_table(struct xseg_origins *origins, uint64_t place, enum table 
     return table;
 }
 
-/* A table of the chunk of a place, or NULL. */
-static void *find_table(const struct xseg_origins *origins, uint64_t place, enum table kind)
+/* Find a table of the chunk of an index; NULL if it was not allocated. */
+static void *find_table(const struct xseg_origins *origins, uint64_t index, enum table kind)
 {
-    XSEG_ASSERT(origins == NULL || place / XSEG_ORIGINS_CHUNK < origins->chunks);
+    XSEG_ASSERT(origins == NULL || index / XSEG_ORIGINS_CHUNK < origins->chunks);
     return origins == NULL
                ? NULL
-               : atomic_load_explicit(&origins->chunk[place / XSEG_ORIGINS_CHUNK].table[kind],
+               : atomic_load_explicit(&origins->chunk[index / XSEG_ORIGINS_CHUNK].table[kind],
                                       memory_order_acquire);
 }
 
@@ -170,48 +169,48 @@ static void store_origin(struct origin_record *record, const struct xseg_origin 
 bool xseg_origins_record(struct xseg_extent *extent, uint64_t address, uint64_t now,
                          const struct xseg_origin *origin)
 {
-    const uint64_t place = place_of_address(extent, address);
+    const uint64_t index = origin_index(extent, address);
     struct xseg_origins *origins = get_origins(extent);
-    stamp_word *stamps = origins == NULL ? NULL : get_table(origins, place, STAMPS);
+    stamp_word *stamps = origins == NULL ? NULL : get_table(origins, index, STAMPS);
 
     XSEG_ASSERT(now != 0);
     if (stamps == NULL)
         return false;
-    stamp_word *stamp = &stamps[place % XSEG_ORIGINS_CHUNK];
+    stamp_word *stamp = &stamps[index % XSEG_ORIGINS_CHUNK];
     const bool is_new = atomic_load_explicit(stamp, memory_order_relaxed) == 0;
-    atomic_store_explicit(stamp, ticks_of_time(now), memory_order_relaxed);
-    struct origin_record *records = origin == NULL ? NULL : get_table(origins, place, ORIGINS);
+    atomic_store_explicit(stamp, time_to_ticks(now), memory_order_relaxed);
+    struct origin_record *records = origin == NULL ? NULL : get_table(origins, index, ORIGINS);
     if (records != NULL)
-        store_origin(&records[place % XSEG_ORIGINS_CHUNK], origin);
+        store_origin(&records[index % XSEG_ORIGINS_CHUNK], origin);
     return is_new;
 }
 
 bool xseg_origins_clear(const struct xseg_extent *extent, uint64_t address)
 {
-    static const struct xseg_origin none;
+    static const struct xseg_origin no_origin;
     const struct xseg_origins *origins = load_origins(extent);
-    const uint64_t place = place_of_address(extent, address);
-    stamp_word *stamps = find_table(origins, place, STAMPS);
+    const uint64_t index = origin_index(extent, address);
+    stamp_word *stamps = find_table(origins, index, STAMPS);
 
     if (stamps == NULL ||
-        atomic_load_explicit(&stamps[place % XSEG_ORIGINS_CHUNK], memory_order_relaxed) == 0)
+        atomic_load_explicit(&stamps[index % XSEG_ORIGINS_CHUNK], memory_order_relaxed) == 0)
         return false;
-    atomic_store_explicit(&stamps[place % XSEG_ORIGINS_CHUNK], 0, memory_order_relaxed);
-    struct origin_record *records = find_table(origins, place, ORIGINS);
+    atomic_store_explicit(&stamps[index % XSEG_ORIGINS_CHUNK], 0, memory_order_relaxed);
+    struct origin_record *records = find_table(origins, index, ORIGINS);
     if (records != NULL)
-        store_origin(&records[place % XSEG_ORIGINS_CHUNK], &none);
+        store_origin(&records[index % XSEG_ORIGINS_CHUNK], &no_origin);
     return true;
 }
 
 uint64_t xseg_origins_age(const struct xseg_extent *extent, uint64_t address, uint64_t now)
 {
-    const uint64_t place = place_of_address(extent, address);
-    stamp_word *stamps = now == 0 ? NULL : find_table(load_origins(extent), place, STAMPS);
+    const uint64_t index = origin_index(extent, address);
+    stamp_word *stamps = now == 0 ? NULL : find_table(load_origins(extent), index, STAMPS);
     const uint32_t stamp =
         stamps == NULL
             ? 0
-            : atomic_load_explicit(&stamps[place % XSEG_ORIGINS_CHUNK], memory_order_relaxed);
-    const uint32_t ticks = ticks_of_time(now) - stamp;
+            : atomic_load_explicit(&stamps[index % XSEG_ORIGINS_CHUNK], memory_order_relaxed);
+    const uint32_t ticks = time_to_ticks(now) - stamp;
 
     if (stamp == 0)
         return XSEG_ORIGINS_UNKNOWN;
@@ -221,12 +220,12 @@ uint64_t xseg_origins_age(const struct xseg_extent *extent, uint64_t address, ui
 
 struct xseg_origin xseg_origins_of(const struct xseg_extent *extent, uint64_t address)
 {
-    const uint64_t place = place_of_address(extent, address);
-    const struct origin_record *records = find_table(load_origins(extent), place, ORIGINS);
+    const uint64_t index = origin_index(extent, address);
+    const struct origin_record *records = find_table(load_origins(extent), index, ORIGINS);
 
     if (records == NULL)
         return (struct xseg_origin){.stack = 0};
-    const struct origin_record *record = &records[place % XSEG_ORIGINS_CHUNK];
+    const struct origin_record *record = &records[index % XSEG_ORIGINS_CHUNK];
     return (struct xseg_origin){
         .stack = atomic_load_explicit(&record->stack, memory_order_relaxed),
         .frames = atomic_load_explicit(&record->frames, memory_order_relaxed),
@@ -238,25 +237,25 @@ struct xseg_origin xseg_origins_of(const struct xseg_extent *extent, uint64_t ad
 
 void xseg_origins_record_user(struct xseg_extent *extent, uint64_t address, uint64_t user)
 {
-    const uint64_t place = place_of_address(extent, address);
+    const uint64_t index = origin_index(extent, address);
     /* The value 0 allocates no table, but overwrites the value of an earlier block in a table that
      * exists. */
     struct xseg_origins *origins = user == 0 ? NULL : get_origins(extent);
-    user_word *users = origins == NULL ? find_table(load_origins(extent), place, USERS)
-                                       : get_table(origins, place, USERS);
+    user_word *users = origins == NULL ? find_table(load_origins(extent), index, USERS)
+                                       : get_table(origins, index, USERS);
 
     if (users != NULL)
-        atomic_store_explicit(&users[place % XSEG_ORIGINS_CHUNK], user, memory_order_relaxed);
+        atomic_store_explicit(&users[index % XSEG_ORIGINS_CHUNK], user, memory_order_relaxed);
 }
 
 uint64_t xseg_origins_user(const struct xseg_extent *extent, uint64_t address)
 {
-    const uint64_t place = place_of_address(extent, address);
-    user_word *users = find_table(load_origins(extent), place, USERS);
+    const uint64_t index = origin_index(extent, address);
+    user_word *users = find_table(load_origins(extent), index, USERS);
 
     return users == NULL
                ? 0
-               : atomic_load_explicit(&users[place % XSEG_ORIGINS_CHUNK], memory_order_relaxed);
+               : atomic_load_explicit(&users[index % XSEG_ORIGINS_CHUNK], memory_order_relaxed);
 }
 
 void xseg_origins_discard_users(struct xseg_arena *arena)
@@ -269,8 +268,8 @@ void xseg_origins_discard_users(struct xseg_arena *arena)
         for (uint32_t i = 0; origins != NULL && i < origins->chunks; i++) {
             user_word *users = atomic_load(&origins->chunk[i].table[USERS]);
 
-            for (uint32_t at = 0; users != NULL && at < XSEG_ORIGINS_CHUNK; at++)
-                atomic_store_explicit(&users[at], 0, memory_order_relaxed);
+            for (uint32_t entry = 0; users != NULL && entry < XSEG_ORIGINS_CHUNK; entry++)
+                atomic_store_explicit(&users[entry], 0, memory_order_relaxed);
         }
     }
 }
@@ -285,9 +284,9 @@ static void visit_extent_origins(const struct xseg_origins *origins,
         const struct origin_record *records =
             atomic_load_explicit(&origins->chunk[i].table[ORIGINS], memory_order_acquire);
 
-        for (uint32_t at = 0; records != NULL && at < XSEG_ORIGINS_CHUNK; at++)
-            visit(self, atomic_load_explicit(&records[at].frames, memory_order_relaxed),
-                  atomic_load_explicit(&records[at].label, memory_order_relaxed));
+        for (uint32_t entry = 0; records != NULL && entry < XSEG_ORIGINS_CHUNK; entry++)
+            visit(self, atomic_load_explicit(&records[entry].frames, memory_order_relaxed),
+                  atomic_load_explicit(&records[entry].label, memory_order_relaxed));
     }
 }
 
@@ -321,7 +320,7 @@ struct recording {
     /* Read once, because another stream may acquire the arena's entry between two events of one
      * call. */
     xseg_stream stream;
-    uint64_t time; /* 0: now */
+    uint64_t time; /* 0: xseg_history_append() reads the clock */
 };
 
 static inline struct recording begin_recording(struct xseg_arena *arena)
@@ -354,7 +353,7 @@ static __attribute__((noinline)) void enqueue_trace_entry(const struct recording
         xseg_observers_enqueue(history->observers, &entry);
 }
 
-/* An event without the members that xseg_history_append() sets.
+/* Initialize an event, except the members that xseg_history_append() sets.
  * order, pool: see event.h */
 static inline __attribute__((always_inline)) struct xseg_history_event
 make_event(const struct recording *recording, enum xseg_history_action action,
@@ -374,18 +373,18 @@ make_event(const struct recording *recording, enum xseg_history_action action,
     };
 }
 
-/* order, pool: of the event, see event.h
- * then:        of xseg_history_append() */
+/* order, pool:   of the event, see event.h
+ * second_action: `then` of xseg_history_append() */
 static inline __attribute__((always_inline)) void
 append_event(const struct recording *recording, enum xseg_history_action action,
-             enum xseg_history_action then, const struct xseg_recorded_block *block, uint32_t order,
-             uint32_t pool)
+             enum xseg_history_action second_action, const struct xseg_recorded_block *block,
+             uint32_t order, uint32_t pool)
 {
     struct xseg_arena *arena = recording->arena;
 
     XSEG_ASSERT(xseg_biased_lock_is_held(&arena->lock));
     xseg_history_append(arena->history, &arena->ring, recording->settings, recording->context,
-                        make_event(recording, action, block, order, pool), then);
+                        make_event(recording, action, block, order, pool), second_action);
 }
 
 static inline bool records_users(const struct recording *recording)
@@ -393,7 +392,7 @@ static inline bool records_users(const struct recording *recording)
     return __builtin_expect((recording->settings & XSEG_HISTORY_USERS) != 0, 0);
 }
 
-/* The user value of an event: that of the calling request, or that of the block. */
+/* Get the user value of an event: that of the calling request, or that of the block. */
 static uint64_t event_user(const struct recording *recording, enum xseg_history_action action,
                            uint64_t base)
 {
@@ -422,8 +421,8 @@ append_event_out_of_line(const struct recording *recording, enum xseg_history_ac
                                   event_user(recording, action, block->base));
 }
 
-/* The pool of a block in traces. */
-static struct xseg_pool *visible_pool(const struct xseg_arena *arena, bool is_fallback)
+/* Get the pool that a trace entry reports for a block: NULL for the default pool. */
+static struct xseg_pool *trace_pool(const struct xseg_arena *arena, bool is_fallback)
 {
     return is_fallback || !arena->is_private || arena->is_guarded ? NULL : arena->pool;
 }
@@ -432,7 +431,7 @@ static inline void trace_block(const struct recording *recording, enum xseg_hist
                                const struct xseg_recorded_block *block)
 {
     if (__builtin_expect((recording->settings & XSEG_HISTORY_TRACED) != 0, 0))
-        enqueue_trace_entry(recording, visible_pool(recording->arena, block->is_fallback), action,
+        enqueue_trace_entry(recording, trace_pool(recording->arena, block->is_fallback), action,
                             block->base, block->requested);
 }
 
@@ -450,8 +449,8 @@ static inline void record_block_event(const struct recording *recording,
 /* Ticks for which a coarse time remains valid: less than a millisecond. */
 #define COARSE_TICKS ((uint64_t)1 << 19)
 
-/* The time of an origin, which may be inexact.  The event of the same call has already read a
- * clock. */
+/* Read the approximate time for an origin.  An event of the same call has already read a clock, so
+ * its time is converted if possible. */
 static inline uint64_t read_origin_time(const struct recording *recording)
 {
     const struct xseg_history_store *store = recording->arena->history->store;
@@ -471,7 +470,7 @@ static inline void record_block_origin(const struct recording *recording, uint64
     const struct xseg_history_store *store = recording->arena->history->store;
     const struct xseg_history_context *context = recording->context;
     const bool has_stack = (recording->settings & XSEG_HISTORY_ORIGIN_STACK) != 0 &&
-                           xseg_history_context_is_of(context, recording->settings);
+                           xseg_history_context_matches(context, recording->settings);
     const struct xseg_origin origin = {
         .stack = has_stack ? context->gathered.stack : 0,
         .frames = has_stack ? context->gathered.frames : 0,
@@ -552,7 +551,7 @@ static void record_segment_event(const struct recording *recording,
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && bytes > 0);
     if ((recording->settings & XSEG_HISTORY_TRACED) != 0)
-        enqueue_trace_entry(recording, visible_pool(extent->arena, false), action, base, bytes);
+        enqueue_trace_entry(recording, trace_pool(extent->arena, false), action, base, bytes);
     if (xseg_history_settings_record(recording->settings, action))
         append_event_out_of_line(
             recording, action, &(struct xseg_recorded_block){base, bytes, bytes, false},
@@ -582,7 +581,7 @@ void xseg_recorder_discarded(const struct xseg_extent *extent, uint64_t base, ui
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && bytes > 0);
     if ((recording.settings & XSEG_HISTORY_TRACED) != 0)
-        enqueue_trace_entry(&recording, visible_pool(extent->arena, false),
+        enqueue_trace_entry(&recording, trace_pool(extent->arena, false),
                             XSEG_HISTORY_SEGMENT_UNMAP, base, bytes);
 }
 

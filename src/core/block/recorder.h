@@ -55,18 +55,18 @@ static inline void xseg_recorder_free_if_enabled(struct xseg_arena *arena,
                                                                 xseg_block_is_fallback(block)});
 }
 
-/* Record an action on memory of a segment; requires the device memory lock, too. */
+/* Record an action on memory of a segment.  Also requires the device memory lock. */
 void xseg_recorder_segment(const struct xseg_extent *extent, enum xseg_history_action action,
                            uint64_t base, uint64_t bytes);
 
 /* Record that memory of a segment is unmapped: the cause, then the action, with the same stream.
- * Requires the device memory lock, too. */
+ * Also requires the device memory lock. */
 void xseg_recorder_unmapped(const struct xseg_extent *extent, enum xseg_history_action cause,
                             enum xseg_history_action action, uint64_t base, uint64_t bytes);
 
 /* Report released evicted pages of a segment.  The history contains their PAUSE; observers with
- * `on_trace` receive no pauses, so they receive SEGMENT_UNMAP here.  Requires the device memory
- * lock, too. */
+ * `on_trace` receive no pauses, so they receive SEGMENT_UNMAP here.  Also requires the device
+ * memory lock. */
 void xseg_recorder_discarded(const struct xseg_extent *extent, uint64_t base, uint64_t bytes);
 
 /* Record that a request waits for other processes to release `bytes`. */
@@ -81,12 +81,12 @@ void xseg_recorder_oom(struct xseg_arena *arena, uint64_t requested, uint64_t fr
  * Origins: the allocation time, the call stack, the label and the user value of each allocated
  * block, while the history or `block_user` is enabled.
  *
- * Block records have no room for origins, and most programs do not record them, so an extent has
- * tables on the side.  A table has one place per address at which a block can begin: per 512 bytes
- * in an extent of small blocks, per slot in an extent of large ones (page_map.h).  A place takes 4
- * bytes for the stamp, 12 for stack, frames and label, and 8 for the user value; these three are
- * separate tables, in chunks of XSEG_ORIGINS_CHUNK places.  The first block with an origin in a
- * chunk allocates the table; on host allocation failure the origin remains unknown.
+ * Block records have no space for origins, and most programs do not record them, so an extent has
+ * separate tables.  A table has one entry per address at which a block can begin: per 512 bytes in
+ * an extent of small blocks, per slot in an extent of large ones (page_map.h).  There are three
+ * tables: 4 bytes per entry for the stamp, 12 for stack, frames and label, and 8 for the user
+ * value.  They are allocated in chunks of XSEG_ORIGINS_CHUNK entries.  The first block with an
+ * origin in a chunk allocates the table; on host allocation failure the origin remains unknown.
  *
  * A stamp counts units of 2^24 nanoseconds, 16.8 ms, and wraps after 834 days, so ages are correct
  * up to that time.  A free clears the stamp and the origin of its block, also after the history has

@@ -16,14 +16,14 @@
 /* Rounds in budget_wait_ms: a demand is read and served within two rounds. */
 #define ROUNDS_PER_WAIT 8u
 
-/* Bytes that are released at a time, so that misses of this process can lock the device memory lock
- * in between. */
+/* Maximum number of bytes that are released under one acquisition of the device memory lock, so that
+ * misses of this process can acquire it in between. */
 #define SLICE (128 * XSEG_MIB)
 
 /* Maximum age of a demand, and of a count of idle memory, in units of budget_wait_ms. */
 #define TIMEOUT_WAITS 4u
 
-/* The processes of a device, as of one round. */
+/* The members of a device in one round. */
 struct members {
     struct xseg_budget_member member[XSEG_SHARED_BUDGET_SLOTS];
     unsigned count, own;
@@ -42,18 +42,19 @@ void xseg_budget_device_init(struct xseg_budget_device *device)
 {
     memset(device, 0, sizeof(*device));
     atomic_init(&device->share, UINT64_MAX);
-    atomic_init(&device->others, XSEG_BUDGET_UNKNOWN);
+    atomic_init(&device->other_members, XSEG_BUDGET_UNKNOWN);
 }
 
 uint64_t xseg_budget_interval(struct xseg_allocator *allocator)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
-    const uint64_t usual = config->budget_wait_ms * XSEG_MILLISECOND / ROUNDS_PER_WAIT;
+    const uint64_t interval = config->budget_wait_ms * XSEG_MILLISECOND / ROUNDS_PER_WAIT;
 
     if (config->budget_file[0] == '\0')
         return UINT64_MAX;
-    return xseg_clock_system() < allocator->budget->fast_until ? xseg_min(usual, XSEG_MILLISECOND)
-                                                               : usual;
+    return xseg_clock_system() < allocator->budget->fast_until
+               ? xseg_min(interval, XSEG_MILLISECOND)
+               : interval;
 }
 
 /* Maximum age of a demand, in nanoseconds. */
@@ -95,11 +96,11 @@ static xseg_status open_budget_file(struct xseg_budget *budget)
     return XSEG_OK;
 }
 
-/* Record a failure of the file and close it.  Returns whether to log the message.  The caller holds
- * BUDGET, and logs after it has unlocked it. */
+/* Record a failure of the file and close the file.  Returns whether to log the message.  The caller
+ * holds BUDGET, and logs the message after it has released BUDGET. */
 static bool record_failure(struct xseg_budget *budget, char *message, size_t bytes)
 {
-    const bool is_first = !budget->has_logged_failure;
+    const bool is_new_failure = !budget->has_logged_failure;
 
     (void)snprintf(message, bytes, "%s%s", xseg_fail_detail(),
                    budget->path[0] != '\0' ? " (not in effect, retried each second)"
@@ -107,7 +108,7 @@ static bool record_failure(struct xseg_budget *budget, char *message, size_t byt
     budget->has_logged_failure = true;
     budget->retry_at = xseg_clock_system() + XSEG_SECOND;
     close_budget_file(budget);
-    return is_first;
+    return is_new_failure;
 }
 
 static void log_failure(struct xseg_allocator *allocator, const char *message)
@@ -124,23 +125,26 @@ static void reset_shares(struct xseg_allocator *allocator)
         if (device == NULL)
             continue;
         atomic_store_explicit(&device->budget->share, UINT64_MAX, memory_order_relaxed);
-        atomic_store_explicit(&device->budget->others, XSEG_BUDGET_UNKNOWN, memory_order_relaxed);
+        atomic_store_explicit(&device->budget->other_members, XSEG_BUDGET_UNKNOWN,
+                              memory_order_relaxed);
         atomic_store_explicit(&device->allowance, UINT64_MAX, memory_order_relaxed);
     }
 }
 
 /* --- Statistics. --- */
 
-/* Maximum bytes that could be released: cached memory and the page cache. */
-static uint64_t count_releasable_bytes(struct xseg_device *device, uint64_t taken)
+/* Get the maximum number of bytes that could be released: cached memory and the page cache.
+ * physical: the physical bytes of the device */
+static uint64_t count_releasable_bytes(struct xseg_device *device, uint64_t physical)
 {
     const uint64_t cached = xseg_counters_of_device(device).cached;
-    const uint64_t idle = xseg_min(taken, cached + xseg_page_cache_bytes(&device->page_cache));
+    const uint64_t idle = xseg_min(physical, cached + xseg_page_cache_bytes(&device->page_cache));
 
     if (xseg_clock_system() >=
-        atomic_load_explicit(&device->budget->kept_until, memory_order_relaxed))
+        atomic_load_explicit(&device->budget->unreleasable_until, memory_order_relaxed))
         return idle;
-    return idle - xseg_min(idle, atomic_load_explicit(&device->budget->kept, memory_order_relaxed));
+    return idle - xseg_min(idle, atomic_load_explicit(&device->budget->unreleasable,
+                                                      memory_order_relaxed));
 }
 
 /* Record that the current idle memory cannot be released. */
@@ -148,11 +152,12 @@ static void record_unreleasable_bytes(struct xseg_device *device, uint64_t timeo
 {
     struct xseg_budget_device *budget = device->budget;
 
-    atomic_store_explicit(&budget->kept_until, 0, memory_order_relaxed);
-    atomic_store_explicit(&budget->kept,
+    atomic_store_explicit(&budget->unreleasable_until, 0, memory_order_relaxed);
+    atomic_store_explicit(&budget->unreleasable,
                           count_releasable_bytes(device, xseg_device_physical(device)),
                           memory_order_relaxed);
-    atomic_store_explicit(&budget->kept_until, xseg_clock_system() + timeout, memory_order_relaxed);
+    atomic_store_explicit(&budget->unreleasable_until, xseg_clock_system() + timeout,
+                          memory_order_relaxed);
 }
 
 static struct xseg_shared_budget_device collect_statistics(struct xseg_device *device,
@@ -163,8 +168,8 @@ static struct xseg_shared_budget_device collect_statistics(struct xseg_device *d
         .physical = xseg_device_physical(device),
         .demand = xseg_min(atomic_load_explicit(&budget->demand, memory_order_relaxed),
                            XSEG_SHARED_BUDGET_BYTES_BOUND - 1),
-        .share = (uint64_t)(config->budget_share * XSEG_SHARED_BUDGET_WHOLE_SHARE + 0.5),
-        .floor = xseg_min(config->budget_min_bytes, XSEG_SHARED_BUDGET_BYTES_BOUND - 1),
+        .share = (uint64_t)(config->budget_share * XSEG_SHARED_BUDGET_FULL_SHARE + 0.5),
+        .min_bytes = xseg_min(config->budget_min_bytes, XSEG_SHARED_BUDGET_BYTES_BOUND - 1),
         .released = atomic_load_explicit(&budget->released, memory_order_relaxed),
     };
 
@@ -209,12 +214,12 @@ static xseg_status reserve_member(struct xseg_budget *budget)
 static void register_device(struct xseg_device *device)
 {
     struct xseg_budget_device *budget = device->budget;
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved;
     xseg_status status = XSEG_OK;
 
     if (atomic_load_explicit(&budget->is_member, memory_order_acquire))
         return;
-    xseg_fail_save(&kept);
+    xseg_fail_save(&saved);
     xseg_mutex_lock(&device->memory_lock);
     if (!atomic_load(&budget->is_member)) {
         status = xseg_driver_uuid(&device->context, budget->uuid);
@@ -228,7 +233,7 @@ static void register_device(struct xseg_device *device)
         xseg_log_line(&device->allocator->log, XSEG_LOG_WARNING,
                       "budget_file: device %d is excluded, %s", device->context.ordinal,
                       xseg_fail_detail());
-    xseg_fail_restore(&kept);
+    xseg_fail_restore(&saved);
 }
 
 /* Make devices that were opened since the last call members. */
@@ -242,16 +247,16 @@ static void register_devices(struct xseg_allocator *allocator)
     }
 }
 
-void xseg_budget_follow(struct xseg_allocator *allocator)
+void xseg_budget_apply_config(struct xseg_allocator *allocator)
 {
     struct xseg_budget *budget = allocator->budget;
     char path[XSEG_SHARED_BUDGET_PATH] = "", message[512] = "";
-    struct xseg_fail_saved kept;
-    bool is_first = false;
+    struct xseg_fail_saved saved;
+    bool is_new_failure = false;
 
     if (xseg_allocator_config(allocator)->budget_file[0] == '\0' && !atomic_load(&budget->is_open))
         return;
-    xseg_fail_save(&kept);
+    xseg_fail_save(&saved);
     register_devices(allocator);
     xseg_mutex_lock(&budget->lock);
     /* Read under the lock: of two threads that change the configuration, the later one uses the
@@ -273,24 +278,24 @@ void xseg_budget_follow(struct xseg_allocator *allocator)
     if (status == XSEG_OK && budget->file != NULL)
         status = write_statistics(allocator);
     if (status != XSEG_OK)
-        is_first = record_failure(budget, message, sizeof(message));
+        is_new_failure = record_failure(budget, message, sizeof(message));
     xseg_mutex_unlock(&budget->lock);
-    xseg_fail_restore(&kept);
-    if (is_first)
+    xseg_fail_restore(&saved);
+    if (is_new_failure)
         log_failure(allocator, message);
 }
 
-/* Write the statistics, if the file is open.  The next round reports a failure. */
+/* Write the statistics, if the file is open.  A failure is reported by the next round. */
 static void publish_statistics(struct xseg_allocator *allocator)
 {
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved;
 
-    xseg_fail_save(&kept);
+    xseg_fail_save(&saved);
     xseg_mutex_lock(&allocator->budget->lock);
     if (allocator->budget->file != NULL)
         (void)write_statistics(allocator);
     xseg_mutex_unlock(&allocator->budget->lock);
-    xseg_fail_restore(&kept);
+    xseg_fail_restore(&saved);
 }
 
 void xseg_budget_add(struct xseg_device *device)
@@ -302,28 +307,28 @@ void xseg_budget_add(struct xseg_device *device)
 }
 
 /* Whether a demand is younger than the timeout. */
-static bool is_demand_current(struct xseg_budget_seen *seen, uint64_t since, uint64_t now,
+static bool is_demand_current(struct xseg_budget_demand_time *demand, uint64_t since, uint64_t now,
                               uint64_t timeout)
 {
-    if (seen->since != since)
-        *seen = (struct xseg_budget_seen){since, now};
-    return now - seen->first <= timeout;
+    if (demand->since != since)
+        *demand = (struct xseg_budget_demand_time){since, now};
+    return now - demand->first_read <= timeout;
 }
 
-/* Append the statistics of a process for a device. */
+/* Append the statistics of a process for a device.  is_current: whether the demand is current */
 static void append_member(struct members *members,
                           const struct xseg_shared_budget_device *statistics, bool is_own,
-                          bool is_fresh_want)
+                          bool is_current)
 {
     struct xseg_budget_member *member = &members->member[members->count];
 
     *member = (struct xseg_budget_member){
         .physical = statistics->physical,
         .idle = statistics->idle,
-        .demand = is_own || is_fresh_want ? statistics->demand : 0,
-        .growing = is_own || is_fresh_want ? statistics->growing : 0,
-        .named_share = statistics->share,
-        .floor = statistics->floor,
+        .demand = is_own || is_current ? statistics->demand : 0,
+        .growing = is_own || is_current ? statistics->growing : 0,
+        .configured_share = statistics->share,
+        .min_bytes = statistics->min_bytes,
     };
     if (is_own)
         members->own = members->count;
@@ -332,8 +337,8 @@ static void append_member(struct members *members,
     members->count++;
 }
 
-/* Collect the processes that use a device.  Returns whether this process is among them: it may not
- * have published the device yet.  BUDGET is held; the shared budget file was read. */
+/* Collect the members of a device.  Returns whether this process is a member; it may not have
+ * published the device yet.  BUDGET is held; the shared budget file was read. */
 static bool collect_members(struct xseg_budget_file *file, const struct xseg_device *device,
                             uint64_t timeout, struct members *members)
 {
@@ -343,17 +348,17 @@ static bool collect_members(struct xseg_budget_file *file, const struct xseg_dev
     members->own = XSEG_BUDGET_UNKNOWN;
     members->has_demand = false;
     for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
-        const struct xseg_shared_budget_entry *entry = &file->shared.seen[slot];
+        const struct xseg_shared_budget_entry *entry = &file->shared.entries[slot];
 
-        if (entry->state != XSEG_SHARED_BUDGET_FRESH && entry->state != XSEG_SHARED_BUDGET_KEPT)
+        if (entry->state != XSEG_SHARED_BUDGET_FRESH && entry->state != XSEG_SHARED_BUDGET_STALE)
             continue;
         for (unsigned i = 0; i < entry->record.device_count; i++) {
             const struct xseg_shared_budget_device *statistics = &entry->record.devices[i];
 
             if (memcmp(statistics->uuid, device->budget->uuid, sizeof(statistics->uuid)) == 0)
                 append_member(members, statistics, slot == file->shared.slot,
-                              is_demand_current(&file->seen[slot][i], statistics->demand_since, now,
-                                                timeout));
+                              is_demand_current(&file->demands[slot][i], statistics->demand_since,
+                                                now, timeout));
         }
     }
     return members->own != XSEG_BUDGET_UNKNOWN;
@@ -361,13 +366,13 @@ static bool collect_members(struct xseg_budget_file *file, const struct xseg_dev
 
 /* --- Release. --- */
 
-/* Limit the device to its share and to the free memory that others leave, while others have
- * entitled demands. */
+/* Limit the device to its share or to its physical memory plus the free memory that is not reserved
+ * for others, whichever is larger, while others have entitled demands. */
 static void set_allowance(struct xseg_device *device, const struct xseg_budget_split *split)
 {
-    const uint64_t taken = xseg_device_physical(device);
+    const uint64_t physical = xseg_device_physical(device);
     const uint64_t allowance =
-        split->spare == UINT64_MAX ? UINT64_MAX : xseg_max(split->share, taken + split->spare);
+        split->spare == UINT64_MAX ? UINT64_MAX : xseg_max(split->share, physical + split->spare);
 
     atomic_store_explicit(&device->allowance, allowance, memory_order_relaxed);
 }
@@ -404,20 +409,20 @@ static uint64_t release_slice(struct xseg_device *device, const struct xseg_conf
     return released;
 }
 
-/* Release `part` bytes of idle memory in slices.  Returns the released bytes. */
+/* Release `bytes` bytes of idle memory in slices.  Returns the released bytes. */
 static uint64_t release_idle_bytes(struct xseg_device *device, const struct xseg_config *config,
-                                   uint64_t part, uint64_t timeout)
+                                   uint64_t bytes, uint64_t timeout)
 {
-    uint64_t released = 0, slice = 1;
+    uint64_t released = 0, released_last = 1;
 
     xseg_mutex_lock(&device->memory_lock);
-    part = can_release(device) ? part : 0;
+    bytes = can_release(device) ? bytes : 0;
     xseg_mutex_unlock(&device->memory_lock);
-    while (released < part && slice != 0) {
-        slice = release_slice(device, config, xseg_min(part - released, SLICE));
-        released += slice;
+    while (released < bytes && released_last != 0) {
+        released_last = release_slice(device, config, xseg_min(bytes - released, SLICE));
+        released += released_last;
     }
-    if (released < part)
+    if (released < bytes)
         record_unreleasable_bytes(device, timeout);
     atomic_fetch_add_explicit(&device->budget->released, released, memory_order_relaxed);
     return released;
@@ -434,7 +439,7 @@ static uint64_t update_share(struct xseg_device *device, const struct members *m
         members->member, members->count, members->own, device->context.total_bytes, free);
 
     atomic_store_explicit(&budget->share, split.share, memory_order_relaxed);
-    atomic_store_explicit(&budget->others, members->count - 1, memory_order_relaxed);
+    atomic_store_explicit(&budget->other_members, members->count - 1, memory_order_relaxed);
     atomic_store_explicit(&budget->others_idle, split.others_idle, memory_order_relaxed);
     *exceeds = *exceeds || split.exceeds;
     set_allowance(device, &split);
@@ -447,13 +452,13 @@ static uint64_t evaluate_device(struct xseg_device *device, uint64_t timeout,
                                 struct members *members, bool *exceeds)
 {
     struct xseg_budget *budget = device->allocator->budget;
-    uint64_t part = 0;
+    uint64_t release_bytes = 0;
 
     xseg_mutex_lock(&budget->lock);
     if (budget->file != NULL && collect_members(budget->file, device, timeout, members))
-        part = update_share(device, members, exceeds);
+        release_bytes = update_share(device, members, exceeds);
     xseg_mutex_unlock(&budget->lock);
-    return part;
+    return release_bytes;
 }
 
 /* Write and read the open file.  The caller holds BUDGET. */
@@ -471,7 +476,7 @@ static bool begin_round(struct xseg_allocator *allocator)
     struct xseg_budget *budget = allocator->budget;
     xseg_status status = XSEG_OK;
     char message[512] = "";
-    bool is_first = false;
+    bool is_new_failure = false;
 
     xseg_mutex_lock(&budget->lock);
     if (budget->file == NULL && budget->path[0] != '\0' && xseg_clock_system() >= budget->retry_at)
@@ -479,14 +484,14 @@ static bool begin_round(struct xseg_allocator *allocator)
     if (status == XSEG_OK && budget->file != NULL)
         status = exchange_statistics(allocator);
     if (status != XSEG_OK)
-        is_first = record_failure(budget, message, sizeof(message));
+        is_new_failure = record_failure(budget, message, sizeof(message));
     else if (budget->file != NULL)
         budget->has_logged_failure = false;
     const bool is_open = budget->file != NULL;
     if (!is_open)
         reset_shares(allocator);
     xseg_mutex_unlock(&budget->lock);
-    if (is_first)
+    if (is_new_failure)
         log_failure(allocator, message);
     return is_open;
 }
@@ -525,8 +530,8 @@ void xseg_budget_round(struct xseg_allocator *allocator)
         if (device == NULL || !atomic_load(&device->budget->is_member))
             continue;
         members.has_demand = false;
-        const uint64_t part = evaluate_device(device, timeout, &members, &exceeds);
-        released += part != 0 ? release_idle_bytes(device, config, part, timeout) : 0;
+        const uint64_t bytes = evaluate_device(device, timeout, &members, &exceeds);
+        released += bytes != 0 ? release_idle_bytes(device, config, bytes, timeout) : 0;
         has_demand |= members.has_demand;
     }
     if (has_demand)
@@ -545,24 +550,24 @@ bool xseg_budget_is_open(const struct xseg_device *device)
     return atomic_load_explicit(&device->allocator->budget->is_open, memory_order_acquire);
 }
 
-/* Write and read the file, if it is open, because rounds may be rare.  The next round reports a
- * failure.  Returns whether the file was read. */
-static bool exchange_now(struct xseg_device *device)
+/* Write and read the file, if it is open, and evaluate the device, because the next round may be
+ * late.  A failure is reported by the next round.  Returns whether the file was read. */
+static bool exchange_and_evaluate(struct xseg_device *device)
 {
     struct xseg_allocator *allocator = device->allocator;
     const uint64_t timeout = demand_timeout(xseg_allocator_config(allocator));
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved;
     struct members members;
     bool exceeds = false;
 
-    xseg_fail_save(&kept);
+    xseg_fail_save(&saved);
     xseg_mutex_lock(&allocator->budget->lock);
     const bool is_read =
         allocator->budget->file != NULL && exchange_statistics(allocator) == XSEG_OK;
     xseg_mutex_unlock(&allocator->budget->lock);
     if (is_read)
         (void)evaluate_device(device, timeout, &members, &exceeds);
-    xseg_fail_restore(&kept);
+    xseg_fail_restore(&saved);
     return is_read;
 }
 
@@ -573,9 +578,10 @@ bool xseg_budget_request(struct xseg_device *device, uint64_t bytes)
     register_device(device);
     atomic_store(&budget->since, xseg_clock_system());
     atomic_fetch_add(&budget->demand, bytes);
-    const bool is_read = exchange_now(device);
-    const unsigned others = atomic_load_explicit(&budget->others, memory_order_relaxed);
-    if (!is_read || others == 0 || others == XSEG_BUDGET_UNKNOWN)
+    const bool is_read = exchange_and_evaluate(device);
+    const unsigned other_members =
+        atomic_load_explicit(&budget->other_members, memory_order_relaxed);
+    if (!is_read || other_members == 0 || other_members == XSEG_BUDGET_UNKNOWN)
         return false;
     atomic_fetch_add_explicit(&budget->requests, 1, memory_order_relaxed);
     return true;
@@ -602,15 +608,15 @@ void xseg_budget_grow_end(struct xseg_device *device, uint64_t bytes)
 uint64_t xseg_budget_above_share(const struct xseg_device *device)
 {
     const uint64_t share = atomic_load_explicit(&device->budget->share, memory_order_relaxed);
-    const uint64_t taken = xseg_device_physical(device);
+    const uint64_t physical = xseg_device_physical(device);
 
-    return taken - xseg_min(taken, share);
+    return physical - xseg_min(physical, share);
 }
 
 /* --- Waiting for other processes. --- */
 
 /* Whether memory of other processes can remove the cause of the failure. */
-static bool can_others_help(const struct xseg_device *device)
+static bool can_other_processes_help(const struct xseg_device *device)
 {
     return device->oom_cause == XSEG_OOM_CAUSE_DRIVER ||
            device->oom_cause == XSEG_OOM_CAUSE_DEVICE ||
@@ -618,22 +624,22 @@ static bool can_others_help(const struct xseg_device *device)
            device->oom_cause == XSEG_OOM_CAUSE_FREE_MIN;
 }
 
-/* Decide by the free memory of the device whether a growth may succeed.  A growth that a limit denies makes no driver
- * call, except one that device_free_min_mb denies, which queries the free memory itself. */
-static void query_free_memory(struct xseg_budget_wait *budget_wait)
+/* Determine from the free memory of the device whether a growth may succeed.  If a limit denied the last growth, the next
+ * growth is not conditional: it makes no driver call if a limit denies it, except the memory query of device_free_min_mb. */
+static void update_grows(struct xseg_budget_wait *budget_wait)
 {
     uint64_t free = 0, total = 0;
 
-    budget_wait->grows = budget_wait->by_limit ||
+    budget_wait->grows = budget_wait->is_limit_denial ||
                          xseg_device_query_memory(budget_wait->device, &free, &total) != XSEG_OK;
     if (budget_wait->grows)
         return;
-    budget_wait->tried = xseg_min(budget_wait->tried, free);
-    budget_wait->grows =
-        free > budget_wait->tried && (free >= budget_wait->bytes || free == budget_wait->seen);
-    budget_wait->seen = free;
+    budget_wait->free_at_growth = xseg_min(budget_wait->free_at_growth, free);
+    budget_wait->grows = free > budget_wait->free_at_growth &&
+                         (free >= budget_wait->bytes || free == budget_wait->free_at_query);
+    budget_wait->free_at_query = free;
     if (budget_wait->grows)
-        budget_wait->tried = free;
+        budget_wait->free_at_growth = free;
 }
 
 static void record_demand(struct xseg_arena *arena, uint64_t bytes)
@@ -649,23 +655,23 @@ bool xseg_budget_wait_begin(struct xseg_budget_wait *budget_wait, struct xseg_ar
                             uint64_t bytes, const struct xseg_config *config) XSEG_UNCHECKED
 {
     struct xseg_device *device = arena->device;
-    const uint64_t now = xseg_clock_system(), time = config->budget_wait_ms * XSEG_MILLISECOND;
+    const uint64_t now = xseg_clock_system(), timeout = config->budget_wait_ms * XSEG_MILLISECOND;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    /* Other processes also have to release what device_free_min_mb leaves free. */
+    /* Other processes must also release the memory that device_free_min_mb keeps free. */
     bytes += xseg_device_free_min(device, config);
-    *budget_wait =
-        (struct xseg_budget_wait){.bytes = bytes, .early = now + time / 2, .until = now + time};
-    if (!xseg_budget_is_open(device) || !can_others_help(device) ||
+    *budget_wait = (struct xseg_budget_wait){
+        .bytes = bytes, .response_deadline = now + timeout / 2, .deadline = now + timeout};
+    if (!xseg_budget_is_open(device) || !can_other_processes_help(device) ||
         bytes > device->context.total_bytes || xseg_pending_captures(device->pending))
         return false;
     budget_wait->device = device;
-    budget_wait->by_limit = device->oom_cause != XSEG_OOM_CAUSE_DRIVER;
+    budget_wait->is_limit_denial = device->oom_cause != XSEG_OOM_CAUSE_DRIVER;
     xseg_mutex_unlock(&device->memory_lock);
     const bool has_others = xseg_budget_request(device, bytes);
     xseg_mutex_lock(&device->memory_lock);
-    /* The growth that failed may have found less free memory than a query would now. */
-    budget_wait->tried = bytes - xseg_min(bytes, 1);
+    /* The growth that failed may have found less free memory than a query would return now. */
+    budget_wait->free_at_growth = bytes - xseg_min(bytes, 1);
     if (has_others)
         record_demand(arena, bytes);
     return has_others;
@@ -673,25 +679,25 @@ bool xseg_budget_wait_begin(struct xseg_budget_wait *budget_wait, struct xseg_ar
 
 bool xseg_budget_wait_retry(struct xseg_budget_wait *budget_wait) XSEG_UNCHECKED
 {
-    const struct timespec moment = {.tv_nsec = XSEG_MILLISECOND};
+    const struct timespec delay = {.tv_nsec = XSEG_MILLISECOND};
     struct xseg_device *device = budget_wait->device;
     const uint64_t now = xseg_clock_system();
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    if (now >= budget_wait->until || xseg_pending_captures(device->pending))
+    if (now >= budget_wait->deadline || xseg_pending_captures(device->pending))
         return false;
-    if (now >= budget_wait->early &&
+    if (now >= budget_wait->response_deadline &&
         atomic_load_explicit(&device->budget->others_idle, memory_order_relaxed) == 0)
         return false;
     /* A growth of another thread can change the cause as soon as the lock is released. */
     if (budget_wait->grows)
-        budget_wait->by_limit = device->oom_cause != XSEG_OOM_CAUSE_DRIVER;
+        budget_wait->is_limit_denial = device->oom_cause != XSEG_OOM_CAUSE_DRIVER;
     xseg_mutex_unlock(&device->memory_lock);
     if (budget_wait->grows)
         xseg_budget_grow_end(device, budget_wait->bytes);
-    (void)nanosleep(&moment, NULL);
+    (void)nanosleep(&delay, NULL);
     xseg_mutex_lock(&device->memory_lock);
-    query_free_memory(budget_wait);
+    update_grows(budget_wait);
     if (!budget_wait->grows)
         return true;
     xseg_mutex_unlock(&device->memory_lock);

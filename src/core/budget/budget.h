@@ -5,9 +5,9 @@
  *
  * Each process has a slot in the file and publishes statistics of each device there: physical
  * bytes, idle bytes, and the bytes for which its requests wait, its *demand*.  There is no
- * coordinator: each process computes its own part from the published statistics of all *members*
- * (xseg_budget_split()).  A process writes only its own slot, so a crash cannot leave a partial
- * update.
+ * coordinator: each process computes from the published statistics of all *members* how much memory
+ * it must release (xseg_budget_split()).  A process writes only its own slot, so a crash cannot
+ * leave a partial update.
  *
  * The background thread runs a *round* about eight times per budget_wait_ms, and every millisecond
  * for budget_wait_ms after another process had a demand, because demands rarely come alone.  A
@@ -15,18 +15,19 @@
  * if others demand it.  A request that the device cannot serve publishes its demand immediately and
  * retries until budget_wait_ms has passed.
  *
- * Split.  Each process has a *share* of the device; memory above it is releasable for others.  A
- * demand up to the share is entitled, the rest is not.  Demands, without the bytes for which pages
- * are being created, are first served from free memory.  The missing bytes are requested from idle
- * memory of other members, each in proportion to the bytes that it could release:
+ * Split.  Each process has a *share* of the device; memory above the share can be released for
+ * others.  A demand up to the share is entitled, demand beyond the share is excess.  Demands,
+ * without the bytes for which pages are being created, are first served from free memory.  The
+ * missing bytes are requested from idle memory of other members, each in proportion to the bytes
+ * that it could release:
  *
  *   1. memory above shares, for entitled demands
- *   2. all memory above the minimum of each member, for the rest; a member with a demand releases
- *      nothing in this step
+ *   2. all memory above the minimum of each member, for all other demand; a member with a demand
+ *      releases nothing in this step
  *
- * Old statistics make a member release too little or too much for one round.  Free memory that
- * entitled demands of others need is reserved for them: the *allowance* of a process is its
- * physical memory and the free memory that others leave.
+ * Because of old statistics, a member can release too little or too much for one round.  Free
+ * memory that entitled demands of others need is reserved for them: the *allowance* of a process is
+ * its physical memory plus the free memory that is not reserved for others.
  *
  * A demand that is older than TIMEOUT_WAITS times budget_wait_ms is ignored, so that a process that
  * stops while it waits does not block others.  The age is measured with the clock of the reader,
@@ -40,7 +41,7 @@
  * Invariants:
  *   - A budget never releases memory in use, and nothing during a capture.  It does not wait for
  *     the device.
- *   - A member that crashes, stops, or publishes invalid statistics delays others at most for the
+ *   - A member that crashes, stops, or publishes invalid statistics delays others for at most the
  *     timeout of a request.
  *
  * Locking: BUDGET guards the file.  It is held across system calls and locked while no other lock
@@ -59,16 +60,16 @@
 #include "src/core/config/config.h"
 #include "src/core/device/device.h"
 
-/* A demand of another process, and the time at which it was first read. */
-struct xseg_budget_seen {
-    uint64_t since; /* begin of the demand by the clock of the other process; 0: no demand */
-    uint64_t first; /* time of the first read by the clock of this process */
+/* The times of a demand of another process. */
+struct xseg_budget_demand_time {
+    uint64_t since;      /* start of the demand by the clock of the other process; 0: no demand */
+    uint64_t first_read; /* by the clock of this process */
 };
 
 /* An open shared budget file. */
 struct xseg_budget_file {
     struct xseg_shared_budget shared;
-    struct xseg_budget_seen seen[XSEG_SHARED_BUDGET_SLOTS][XSEG_SHARED_BUDGET_DEVICES];
+    struct xseg_budget_demand_time demands[XSEG_SHARED_BUDGET_SLOTS][XSEG_SHARED_BUDGET_DEVICES];
 };
 
 struct xseg_budget {
@@ -84,7 +85,7 @@ struct xseg_budget {
         has_logged_excess; /* the log states that the shares exceed the device; guarded by BUDGET */
 };
 
-/* An unknown number, such as the number of other processes before the first round. */
+/* An unknown number, such as the number of other members before the first round. */
 #define XSEG_BUDGET_UNKNOWN UINT_MAX
 
 /* The budget of a device. */
@@ -93,16 +94,16 @@ struct xseg_budget_device {
     atomic_bool is_member;            /* `uuid` is set and the record has space; set once */
     atomic_bool has_logged_exclusion; /* the log names the reason why the device is not a member */
     atomic_uint_fast64_t demand;      /* bytes of the current demand */
-    atomic_uint_fast64_t growing;     /* of these, bytes for which requests create pages now */
+    atomic_uint_fast64_t growing;     /* of these, bytes for which requests are creating pages */
     atomic_uint_fast64_t since;       /* time at which the newest request began to wait */
     atomic_uint_fast64_t share;       /* bytes; UINT64_MAX: no budget */
     atomic_uint_fast64_t released;    /* bytes released because of demands of others */
     /* Bytes that are counted as idle but could not be released, such as bytes of pools with
-     * holders; valid until kept_until. */
-    atomic_uint_fast64_t kept, kept_until;
+     * holders; valid until unreleasable_until. */
+    atomic_uint_fast64_t unreleasable, unreleasable_until;
     atomic_uint_fast64_t requests;    /* requests that published a demand */
-    atomic_uint_fast64_t served;      /* of these, requests that got memory while they waited */
-    atomic_uint others;               /* other processes on the device, or XSEG_BUDGET_UNKNOWN */
+    atomic_uint_fast64_t served;      /* of these, requests that succeeded after waiting */
+    atomic_uint other_members;        /* number on the device, or XSEG_BUDGET_UNKNOWN */
     atomic_uint_fast64_t others_idle; /* bytes that other processes could release */
 };
 
@@ -112,7 +113,7 @@ void xseg_budget_fini(struct xseg_budget *budget);
 void xseg_budget_device_init(struct xseg_budget_device *device);
 
 /* Open or close the file as the configuration specifies.  The caller holds no lock. */
-void xseg_budget_follow(struct xseg_allocator *allocator);
+void xseg_budget_apply_config(struct xseg_allocator *allocator);
 
 /* Make a device that was just opened a member.  The caller holds no lock.  Cost: one write of the
  * file, if it is open */
@@ -140,19 +141,19 @@ static inline bool xseg_budget_is_member(const struct xseg_device *device)
 }
 
 /*
- * Add to the demand of a device, and end that demand.  Each request must be ended, whatever was
- * returned.  The caller holds no lock.
+ * Add bytes to the demand of a device, and subtract them again.  The caller must end each request,
+ * independent of the result.  The caller holds no lock.
  *
- * Returns: whether the file lists other processes now; false if it has no statistics of the device
+ * Returns: whether the file lists other processes; false if it has no statistics of the device
  * Cost:    one write of the file, and for a request one read
  */
 bool xseg_budget_request(struct xseg_device *device, uint64_t bytes);
 void xseg_budget_request_end(struct xseg_device *device, uint64_t bytes);
 
 /*
- * Publish that a waiting request creates pages now, or waits again.  The pages that it creates are
- * no longer free, so without this others would release the same bytes once more.  The caller holds
- * no lock.  Cost: one write of the file
+ * Publish that a waiting request creates pages, or that it waits again.  Created pages are no
+ * longer free, so without this state other processes would release the same bytes again.  The
+ * caller holds no lock.  Cost: one write of the file
  */
 void xseg_budget_grow(struct xseg_device *device, uint64_t bytes);
 void xseg_budget_grow_end(struct xseg_device *device, uint64_t bytes);
@@ -164,10 +165,10 @@ uint64_t xseg_budget_above_share(const struct xseg_device *device);
 
 /* A member, in bytes of one device. */
 struct xseg_budget_member {
-    uint64_t physical, idle;  /* bytes; idle <= physical */
-    uint64_t demand, growing; /* growing <= demand: pages are being created */
-    uint64_t named_share;     /* configured share in millionths; 0: none is configured */
-    uint64_t floor;           /* idle memory is kept up to this many physical bytes */
+    uint64_t physical, idle;   /* bytes; idle <= physical */
+    uint64_t demand, growing;  /* growing <= demand: pages are being created */
+    uint64_t configured_share; /* in millionths; 0: not configured */
+    uint64_t min_bytes;        /* idle memory is released only above this many physical bytes */
 };
 
 /* The result for one member. */
@@ -176,7 +177,7 @@ struct xseg_budget_split {
     uint64_t above_share; /* physical bytes above the share */
     uint64_t release;     /* idle bytes to release now */
     uint64_t others_idle; /* bytes that other members could release */
-    /* Free bytes beyond the entitled demands of others; UINT64_MAX: others have none. */
+    /* Free bytes beyond the entitled demands of others; UINT64_MAX: others have no such demand. */
     uint64_t spare;
     bool exceeds; /* the sum of configured shares exceeds 1 */
 };
@@ -194,7 +195,8 @@ struct xseg_budget_split xseg_budget_split(const struct xseg_budget_member *memb
 /* --- Waiting for other processes. --- */
 
 /*
- * A request that the device cannot serve publishes its demand in the shared budget file.  It retries until other processes have released enough idle memory or the time has elapsed.
+ * A request that the device cannot serve publishes its demand in the shared budget file.  The request is retried until other
+ * processes have released enough idle memory or the time has elapsed.
  *
  *     struct xseg_budget_wait budget_wait;
  *
@@ -203,29 +205,31 @@ struct xseg_budget_split xseg_budget_split(const struct xseg_budget_member *memb
  *             retry the request, with new pages only if budget_wait.grows
  *     xseg_budget_wait_end(&budget_wait, whether the request was served);
  *
- * Other processes release memory to the driver, where any process can allocate it first: hence the retries.  A growth that
- * fails creates pages and releases them, which other processes see as missing memory.  So a retry grows only if the device has
- * enough free memory, or if it has more than at the last growth and the free memory no longer increases.
+ * Other processes release memory to the driver, and any process can allocate that memory first, so one retry may not suffice.
+ * A growth that fails creates pages and releases them; meanwhile other processes find less free memory.  So a retry grows only
+ * if the free memory is sufficient, or if it exceeds the free memory at the last growth and no longer increases.
  *
- * Locking: the caller holds the device memory lock.  Each function releases it for a while, so other threads can grow, and all
- * state of the device can change.
+ * Locking: the caller holds the device memory lock.  Each function releases the lock temporarily, so other threads can grow,
+ * and all state of the device can change.
  */
 
 struct xseg_budget_wait {
     struct xseg_device *device; /* NULL: no demand is published */
-    uint64_t bytes;             /* that the request needs, and device_free_min_mb */
-    uint64_t early, until;      /* clock: other processes have responded; the time has elapsed */
-    uint64_t tried, seen;       /* free memory at the last growth, and at the last query */
-    bool by_limit;              /* a limit denied that growth, without creating pages */
-    bool grows;                 /* whether a growth may succeed now */
+    uint64_t bytes;             /* bytes that the request needs, plus device_free_min_mb */
+    uint64_t response_deadline; /* time by which other processes have published idle memory */
+    uint64_t deadline;          /* end of the wait */
+    uint64_t free_at_growth;    /* free memory at the last growth */
+    uint64_t free_at_query;     /* free memory at the last query */
+    bool is_limit_denial;       /* a limit denied that growth, without creating pages */
+    bool grows;                 /* whether a growth may succeed */
 };
 
 /*
- * Publish the demand of a request, if that can help.  It can if there are other processes, the device or the budget denies
- * the request, the device has that much memory, and no capture is active.
+ * Publish the demand of a request, if memory of other processes can serve it: there are other processes, the device or the
+ * budget denies the request, the device has that much memory, and no capture is active.
  *
- * arena: the arena of the request, or one of them; the history records the event there
- * bytes: that the request needs
+ * arena: an arena of the request; the event is recorded in its history
+ * bytes: number of bytes that the request needs
  */
 bool xseg_budget_wait_begin(struct xseg_budget_wait *budget_wait, struct xseg_arena *arena,
                             uint64_t bytes, const struct xseg_config *config);

@@ -4,12 +4,12 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 
-#define WHOLE ((uint64_t)XSEG_SHARED_BUDGET_WHOLE_SHARE)
+#define FULL_SHARE ((uint64_t)XSEG_SHARED_BUDGET_FULL_SHARE)
 
 /* Sums over all members. */
 struct sums {
-    uint64_t named;   /* the sum of configured shares, in millionths */
-    unsigned unnamed; /* the number of members without a configured share */
+    uint64_t configured;   /* sum of configured shares, in millionths */
+    unsigned unconfigured; /* number of members without a configured share */
 };
 
 static struct sums sum_shares(const struct xseg_budget_member *member, unsigned count)
@@ -17,8 +17,8 @@ static struct sums sum_shares(const struct xseg_budget_member *member, unsigned 
     struct sums sums = {0, 0};
 
     for (unsigned i = 0; i < count; i++) {
-        sums.named += member[i].named_share;
-        sums.unnamed += member[i].named_share == 0;
+        sums.configured += member[i].configured_share;
+        sums.unconfigured += member[i].configured_share == 0;
     }
     return sums;
 }
@@ -29,20 +29,20 @@ static uint64_t scale_bytes(uint64_t a, uint64_t b, uint64_t c)
     return c == 0 ? 0 : (uint64_t)((long double)a * (long double)b / (long double)c);
 }
 
-/* The share of a member in bytes.  Members without a configured share split the remainder.  If the
+/* The share of a member in bytes.  Members without a configured share divide the remainder.  If the
  * configured shares exceed 1, they are scaled down. */
 static uint64_t compute_share(const struct xseg_budget_member *member, const struct sums *sums,
                               uint64_t total)
 {
-    if (member->named_share != 0)
-        return scale_bytes(total, member->named_share, xseg_max(sums->named, WHOLE));
-    const uint64_t left = WHOLE - xseg_min(sums->named, WHOLE);
-    return scale_bytes(total, left, WHOLE * sums->unnamed);
+    if (member->configured_share != 0)
+        return scale_bytes(total, member->configured_share, xseg_max(sums->configured, FULL_SHARE));
+    const uint64_t remaining = FULL_SHARE - xseg_min(sums->configured, FULL_SHARE);
+    return scale_bytes(total, remaining, FULL_SHARE * sums->unconfigured);
 }
 
-static uint64_t excess_over(uint64_t bytes, uint64_t bound)
+static uint64_t excess_over(uint64_t bytes, uint64_t limit)
 {
-    return bytes - xseg_min(bytes, bound);
+    return bytes - xseg_min(bytes, limit);
 }
 
 /* The entitled demand of a member: up to its share. */
@@ -57,49 +57,53 @@ static uint64_t demand_without_pages(const struct xseg_budget_member *member)
     return excess_over(member->demand, member->growing);
 }
 
-/* Idle bytes that a member could release: bytes above its share, or all bytes above its minimum. */
+/* Idle bytes that a member could release: those above its share, or all above its minimum. */
 static uint64_t releasable_above_share(const struct xseg_budget_member *member, uint64_t share)
 {
-    return xseg_min(member->idle, excess_over(member->physical, xseg_max(share, member->floor)));
+    return xseg_min(member->idle,
+                    excess_over(member->physical, xseg_max(share, member->min_bytes)));
 }
 
 static uint64_t releasable_above_min(const struct xseg_budget_member *member)
 {
     return member->demand != 0
                ? 0
-               : xseg_min(member->idle, excess_over(member->physical, member->floor));
+               : xseg_min(member->idle, excess_over(member->physical, member->min_bytes));
 }
 
-/* The part of a demand for a member that could release `own` of `all` bytes, rounded up. */
-static uint64_t proportional_part(uint64_t demand, uint64_t own, uint64_t all)
+/* The part of a demand that is requested from a member that could release `own` of `total` bytes,
+ * rounded up. */
+static uint64_t proportional_part(uint64_t demand, uint64_t own, uint64_t total)
 {
     if (demand == 0)
         return 0;
-    return demand >= all ? own : xseg_min(own, scale_bytes(demand, own, all) + 1);
+    return demand >= total ? own : xseg_min(own, scale_bytes(demand, own, total) + 1);
 }
 
 /* The demands of all members beyond free memory, and the bytes that they could release. */
 struct demands {
-    uint64_t own, more;   /* entitled, and beyond shares */
+    uint64_t entitled;    /* demand up to shares */
+    uint64_t excess;      /* demand beyond shares */
     uint64_t above_share; /* idle and above shares */
-    uint64_t rest;        /* idle above minimums, without the bytes of the first step */
+    uint64_t above_min;   /* idle and above minimums, without the bytes of the first step */
 };
 
-static uint64_t release_for_shares(const struct demands *demands,
-                                   const struct xseg_budget_member *member, uint64_t share)
+/* Bytes that a member releases in the first step. */
+static uint64_t release_for_entitled(const struct demands *demands,
+                                     const struct xseg_budget_member *member, uint64_t share)
 {
-    return proportional_part(demands->own, releasable_above_share(member, share),
+    return proportional_part(demands->entitled, releasable_above_share(member, share),
                              demands->above_share);
 }
 
-/* Bytes that a member could release in the second step. */
-static uint64_t releasable_for_rest(const struct demands *demands,
-                                    const struct xseg_budget_member *member, uint64_t share)
+/* Bytes that a member could release in the second step, in addition to those of the first step. */
+static uint64_t releasable_for_excess(const struct demands *demands,
+                                      const struct xseg_budget_member *member, uint64_t share)
 {
     const uint64_t max =
         xseg_max(releasable_above_share(member, share), releasable_above_min(member));
 
-    return member->demand != 0 ? 0 : excess_over(max, release_for_shares(demands, member, share));
+    return member->demand != 0 ? 0 : excess_over(max, release_for_entitled(demands, member, share));
 }
 
 static struct demands sum_demands(const struct xseg_budget_member *member, unsigned count,
@@ -110,17 +114,17 @@ static struct demands sum_demands(const struct xseg_budget_member *member, unsig
     for (unsigned i = 0; i < count; i++) {
         const uint64_t share = compute_share(&member[i], sums, total),
                        demand = demand_without_pages(&member[i]);
-        const uint64_t own = xseg_min(demand, demand_within_share(&member[i], share));
+        const uint64_t entitled = xseg_min(demand, demand_within_share(&member[i], share));
 
-        demands.own += own;
-        demands.more += demand - own;
+        demands.entitled += entitled;
+        demands.excess += demand - entitled;
         demands.above_share += releasable_above_share(&member[i], share);
     }
-    demands.more = excess_over(demands.more, excess_over(free, demands.own));
-    demands.own = excess_over(demands.own, free);
+    demands.excess = excess_over(demands.excess, excess_over(free, demands.entitled));
+    demands.entitled = excess_over(demands.entitled, free);
     for (unsigned i = 0; i < count; i++)
-        demands.rest +=
-            releasable_for_rest(&demands, &member[i], compute_share(&member[i], sums, total));
+        demands.above_min +=
+            releasable_for_excess(&demands, &member[i], compute_share(&member[i], sums, total));
     return demands;
 }
 
@@ -132,24 +136,24 @@ struct xseg_budget_split xseg_budget_split(const struct xseg_budget_member *memb
     const uint64_t share = compute_share(&member[own], &sums, total);
     struct xseg_budget_split split = {.share = share,
                                       .above_share = excess_over(member[own].physical, share),
-                                      .exceeds = sums.named > WHOLE};
+                                      .exceeds = sums.configured > FULL_SHARE};
     uint64_t others_demand = 0;
 
     XSEG_ASSERT(own < count);
     for (unsigned i = 0; i < count; i++) {
-        const uint64_t share_of_member = compute_share(&member[i], &sums, total);
+        const uint64_t member_share = compute_share(&member[i], &sums, total);
 
         if (i == own)
             continue;
-        others_demand += demand_within_share(&member[i], share_of_member);
-        split.others_idle += xseg_max(releasable_above_share(&member[i], share_of_member),
+        others_demand += demand_within_share(&member[i], member_share);
+        split.others_idle += xseg_max(releasable_above_share(&member[i], member_share),
                                       releasable_above_min(&member[i]));
     }
     split.spare = others_demand == 0 ? UINT64_MAX : excess_over(free, others_demand);
     split.release =
-        release_for_shares(&demands, &member[own], share) +
-        proportional_part(excess_over(demands.own, demands.above_share) + demands.more,
-                          releasable_for_rest(&demands, &member[own], share), demands.rest);
+        release_for_entitled(&demands, &member[own], share) +
+        proportional_part(excess_over(demands.entitled, demands.above_share) + demands.excess,
+                          releasable_for_excess(&demands, &member[own], share), demands.above_min);
     XSEG_ASSERT(split.release <= member[own].idle);
     return split;
 }

@@ -85,7 +85,7 @@ static void print_real(double value, struct xseg_strbuf *text)
 {
     char buffer[40];
     const locale_t locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    const locale_t before = uselocale(locale);
+    const locale_t previous = uselocale(locale);
 
     for (int digits = 6; digits <= 17; digits++) {
         (void)snprintf(buffer, sizeof(buffer), "%.*g", digits, value);
@@ -93,7 +93,7 @@ static void print_real(double value, struct xseg_strbuf *text)
             break;
     }
     XSEG_ASSERT(strtod(buffer, NULL) == value);
-    (void)uselocale(before);
+    (void)uselocale(previous);
     if (locale != (locale_t)0)
         freelocale(locale);
     xseg_strbuf_printf(text, "%s", buffer);
@@ -211,7 +211,7 @@ void xseg_config_print(const struct xseg_config *config, struct xseg_strbuf *tex
 
 /* --- Keys. --- */
 
-/* Print the value of a key, or the name in the table of a value that has no spelling. */
+/* Print the value of a key, or its name in the table if the value has no spelling. */
 static void print_named_value(const struct xseg_config *config, enum xseg_config_key_id key,
                               char *value)
 {
@@ -225,11 +225,11 @@ static void print_named_value(const struct xseg_config *config, enum xseg_config
 }
 
 /* Print a description without Markdown: a link is replaced by the path of its document. */
-static void print_description(const char *description, char *plain)
+static void print_description(const char *description, char *output)
 {
     struct xseg_strbuf text;
 
-    xseg_strbuf_init(&text, plain, DESCRIPTION_BYTES);
+    xseg_strbuf_init(&text, output, DESCRIPTION_BYTES);
     while (*description != '\0') {
         const char *const link = *description == '[' ? strstr(description, "](") : NULL;
         const char *const end = link != NULL ? strchr(link, ')') : NULL;
@@ -255,7 +255,8 @@ bool xseg_config_is_set(const struct xseg_config *config, enum xseg_config_key_i
     return strcmp(value, default_value) != 0;
 }
 
-/* Whether the key is a garbage collection threshold without a memory fraction that it refers to. */
+/* Whether the key is a garbage collection threshold that has no effect, because no memory fraction
+ * is below 1. */
 static bool is_threshold_without_fraction(const struct xseg_config *config,
                                           enum xseg_config_key_id key)
 {
@@ -320,7 +321,7 @@ uint64_t xseg_size_round(const struct xseg_config *config, uint64_t bytes)
     XSEG_ASSERT(bytes != 0 && bytes <= XSEG_SIZE_MAX);
     if (bytes < XSEG_SIZE_UNIT)
         return XSEG_SIZE_UNIT;
-    /* Interval n of the option has the sizes from 2^n MiB on; the first one also all smaller sizes. */
+    /* Interval n has the sizes of at least 2^n MiB; the first one also has all smaller sizes. */
     const unsigned log2 = xseg_log2_floor(bytes);
     const uint32_t divisions = config->roundup_divisions[log2 < 20   ? 0
                                                          : log2 > 35 ? 15

@@ -109,7 +109,7 @@ struct xseg_config_reserve {
 };
 
 /* The values of history and history_stacks, in the order of the table. */
-enum xseg_history_kept { XSEG_HISTORY_NOTHING, XSEG_HISTORY_STATE, XSEG_HISTORY_ALL };
+enum xseg_history_level { XSEG_HISTORY_NOTHING, XSEG_HISTORY_STATE, XSEG_HISTORY_ALL };
 enum xseg_history_stacks {
     XSEG_HISTORY_STACKS_NONE,
     XSEG_HISTORY_STACKS_STATE,
@@ -127,9 +127,10 @@ struct xseg_config {
     struct xseg_config_reserve expandable_segments_reserve;
     char oom_snapshot[XSEG_CONFIG_PATH_BYTES]; /* directory; empty: none */
     char budget_file[XSEG_CONFIG_PATH_BYTES];  /* name or path; empty: none */
-    /* Values as written, for snapshots.  Empty: the key is not set, or its value is too long. */
+    /* Values as in the string, for snapshots.  Empty: the key is not set, or its value is too
+     * long. */
     char ignored[XSEG_CONFIG_IGNORED][XSEG_CONFIG_IGNORED_BYTES];
-    double budget_share; /* 0: an equal part of the rest */
+    double budget_share; /* 0: an equal part of the remainder */
     uint64_t budget_min_bytes;
     uint64_t oom_snapshot_bytes; /* UINT64_MAX: no limit */
     uint32_t oom_snapshot_ms;
@@ -150,23 +151,23 @@ struct xseg_config {
     bool exportable;
     bool rdma;
     bool publish;
-    /* Not keys: facts that the owner sets before xseg_config_derive(). */
+    /* Not keys: the allocator sets them before xseg_config_derive(). */
     bool has_device_soft_limit; /* xseg_limits_set() has set a soft limit of a device */
     bool has_device_fraction;   /* xseg_limits_set() has set a memory fraction of a device */
-    /* Derived: idle memory is released automatically; calls of the program release it. */
+    /* Derived: idle memory is released automatically; calls of the program run the decay passes. */
     bool decays, decays_on_calls;
     bool traced;             /* not a key: an observer has `on_trace` */
-    bool has_free_checks;    /* derived: a free has work to do without the arena lock */
-    bool has_call_epilogue;  /* derived: the end of every slow-path call has work to do */
-    bool has_alloc_epilogue; /* derived: the end of an allocation or free has such work */
-    bool records_blocks;     /* derived: blocks have origins, see recorder.h */
+    bool has_free_checks;    /* derived: a free runs checks without the arena lock */
+    bool has_call_epilogue;  /* derived: every slow-path call ends with additional work */
+    bool has_alloc_epilogue; /* derived: every allocation and free ends with additional work */
+    bool records_blocks;     /* derived: events or origins of blocks are recorded (recorder.h) */
     bool has_fast_frees;     /* derived: frees take the fast path */
     bool has_fast_allocs;    /* derived: allocations take the fast path, see alloc.h */
     bool debug_fill;
     bool unmap_on_free;
     bool guard_page;
     bool block_user;         /* the user values of requests are recorded with their blocks */
-    uint32_t history;        /* enum xseg_history_kept */
+    uint32_t history;        /* enum xseg_history_level */
     uint32_t history_stacks; /* enum xseg_history_stacks */
     uint32_t history_events; /* capacity of the event ring of an arena */
     uint32_t history_skip;   /* set of enum xseg_history_action */
@@ -219,7 +220,7 @@ bool xseg_config_print_value(const struct xseg_config *config, enum xseg_config_
 /* Whether the value of a key differs from its default. */
 bool xseg_config_is_set(const struct xseg_config *config, enum xseg_config_key_id key);
 
-/* Whether a key has any effect under this configuration. */
+/* Whether a key has any effect in this configuration. */
 bool xseg_config_has_effect(const struct xseg_config *config, enum xseg_config_key_id key);
 
 /* Visit all keys in the order of the table until `visit` returns false. */
@@ -230,8 +231,8 @@ void xseg_config_for_each_key(const struct xseg_config *config, uint64_t named,
 /* --- Sizes. --- */
 
 /*
- * Size arithmetic: the constants and the rounding of PyTorch's CUDA caching allocator (versions up
- * to 2.15), number for number.
+ * Size arithmetic: exactly the constants and the rounding of PyTorch's CUDA caching allocator
+ * (versions up to 2.15).
  */
 
 /* The size of every block is a multiple of this unit, and no smaller remainder is split off. */

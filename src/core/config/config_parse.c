@@ -8,8 +8,9 @@
  * A token is a separator (one of `,:[]`) or a run of other characters; blanks separate tokens.  The
  * grammar of a value depends on the type of its key (config_table.h).
  *
- * The parser reads a string twice.  large_segment_size_mb is the minimum of other keys, wherever it
- * is in the string, so the first pass reads only that key and the second pass reads all others.
+ * The parser reads a string twice.  large_segment_size_mb is the minimum of other keys, independent
+ * of its position in the string, so the first pass reads only that key and the second pass reads
+ * all others.
  */
 #include "src/core/config/config.h"
 
@@ -27,7 +28,7 @@
 
 /* A token of the string.  At the end of the string its length is 0. */
 struct token {
-    const char *at;
+    const char *start;
     size_t length;
 };
 
@@ -73,18 +74,18 @@ static struct token scan_token(const char *text)
 
 static bool token_is_value(const struct token *token)
 {
-    return token->length > 0 && !is_separator(*token->at);
+    return token->length > 0 && !is_separator(*token->start);
 }
 
 static bool token_is_separator(const struct token *token, char separator)
 {
-    return token->length == 1 && *token->at == separator;
+    return token->length == 1 && *token->start == separator;
 }
 
 static bool token_equals(const struct token *token, const char *text)
 {
     return text != NULL && strlen(text) == token->length &&
-           memcmp(token->at, text, token->length) == 0;
+           memcmp(token->start, text, token->length) == 0;
 }
 
 /* Convert a token of decimal digits.  A value above 64 bits is clamped to UINT64_MAX. */
@@ -93,9 +94,9 @@ static bool token_to_integer(const struct token *token, uint64_t *out)
     uint64_t value = 0;
 
     for (size_t i = 0; i < token->length; i++) {
-        if (token->at[i] < '0' || token->at[i] > '9')
+        if (token->start[i] < '0' || token->start[i] > '9')
             return false;
-        const unsigned digit = (unsigned)(token->at[i] - '0');
+        const unsigned digit = (unsigned)(token->start[i] - '0');
         value = value > (UINT64_MAX - digit) / 10 ? UINT64_MAX : value * 10 + digit;
     }
     *out = value;
@@ -122,27 +123,27 @@ static bool has_nonzero_digit(const char *text)
  * and names such as "inf", so the grammar is checked here. */
 static bool token_to_real(const struct token *token, double *out)
 {
-    const char *at = token->at;
-    size_t digits = count_leading_digits(at);
+    const char *next = token->start;
+    size_t digits = count_leading_digits(next);
 
-    at += digits;
-    if (*at == '.') {
-        const size_t decimals = count_leading_digits(++at);
-        at += decimals;
+    next += digits;
+    if (*next == '.') {
+        const size_t decimals = count_leading_digits(++next);
+        next += decimals;
         digits += decimals;
     }
-    if (digits > 0 && (*at == 'e' || *at == 'E')) {
-        at += at[1] == '+' || at[1] == '-' ? 2 : 1;
-        digits = count_leading_digits(at);
-        at += digits;
+    if (digits > 0 && (*next == 'e' || *next == 'E')) {
+        next += next[1] == '+' || next[1] == '-' ? 2 : 1;
+        digits = count_leading_digits(next);
+        next += digits;
     }
     const locale_t locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (digits == 0 || at != token->at + token->length || locale == (locale_t)0)
+    if (digits == 0 || next != token->start + token->length || locale == (locale_t)0)
         return false;
-    *out = strtod_l(token->at, NULL, locale);
+    *out = strtod_l(token->start, NULL, locale);
     freelocale(locale);
     /* A number that underflows to 0 is rejected. */
-    return isfinite(*out) && (*out > 0 || !has_nonzero_digit(token->at));
+    return isfinite(*out) && (*out > 0 || !has_nonzero_digit(token->start));
 }
 
 /* --- Values. --- */
@@ -151,21 +152,22 @@ static void read_token(struct parser *parser)
 {
     XSEG_ASSERT(parser->next >= parser->text);
     parser->token = scan_token(parser->next);
-    parser->next = parser->token.at + parser->token.length;
+    parser->next = parser->token.start + parser->token.length;
 }
 
-/* Set an error message that ends with a token and its column; the caller completes it. */
+/* Set an error message that ends with a token and its column; the caller appends a hint. */
 static void begin_syntax_error(const struct parser *parser, const struct token *token,
                                const char *problem, const char *key)
 {
-    char found[48];
-    const size_t shown = token->length < sizeof(found) ? token->length : sizeof(found) - 1;
+    char excerpt[48];
+    const size_t excerpt_length =
+        token->length < sizeof(excerpt) ? token->length : sizeof(excerpt) - 1;
 
-    memcpy(found, token->at, shown);
-    found[shown] = '\0';
+    memcpy(excerpt, token->start, excerpt_length);
+    excerpt[excerpt_length] = '\0';
     xseg_fail(XSEG_ERR_CONFIG, "%s%s", problem, key);
     xseg_fail_append(token->length > 0 ? ", '%s' at column %zu" : ", end of string%s at column %zu",
-                     found, (size_t)(token->at - parser->text) + 1);
+                     excerpt, (size_t)(token->start - parser->text) + 1);
 }
 
 static const char *current_key_name(const struct parser *parser)
@@ -269,7 +271,7 @@ static bool read_size(const struct token *token, struct xseg_config_reserve *out
 {
     struct token number = *token;
 
-    out->in_gib = number.length > 0 && number.at[number.length - 1] == 'G';
+    out->in_gib = number.length > 0 && number.start[number.length - 1] == 'G';
     if (out->in_gib)
         number.length--;
     return token_to_real(&number, &out->amount) && out->amount > 0;
@@ -301,8 +303,8 @@ static bool read_interval_index(const struct token *token, unsigned *out)
 struct division_list {
     uint32_t *divisions;
     unsigned last;  /* the interval of the last entry */
-    bool any;       /* there was an entry */
-    bool is_closed; /* there was an entry `>` */
+    bool has_entry; /* an entry was read */
+    bool is_closed; /* the entry `>` was read */
 };
 
 /* Read one `start:divisions` of a list.  The first entry also sets all smaller intervals, and an
@@ -315,14 +317,14 @@ static xseg_status read_interval_entry(struct parser *parser, struct division_li
     if (list->is_closed)
         return reject_value(parser, &parser->token, "']' after the interval '>'");
     if (token_is_separator(&parser->token, '>')) {
-        if (!list->any)
+        if (!list->has_entry)
             return reject_value(parser, &parser->token, "the start of an interval before '>'");
         list->is_closed = true;
         first = list->last + 1;
     } else if (read_interval_index(&parser->token, &last)) {
-        first = list->any ? last : 0;
+        first = list->has_entry ? last : 0;
         list->last = last;
-        list->any = true;
+        list->has_entry = true;
     } else {
         return reject_value(parser, &parser->token,
                             "the start of an interval, which is a power of two of MiB, or '>'");
@@ -388,12 +390,12 @@ static xseg_status read_action_list(struct parser *parser, uint32_t *out)
 static bool read_period(const struct parser *parser, int64_t *out)
 {
     uint64_t value = 0;
-    const bool never = token_equals(&parser->token, "-1");
+    const bool is_never = token_equals(&parser->token, "-1");
 
     XSEG_ASSERT(parser->row->type == XSEG_CONFIG_PERIOD && parser->row->max <= INT64_MAX);
-    if (!never && (!token_to_integer(&parser->token, &value) || value > parser->row->max))
+    if (!is_never && (!token_to_integer(&parser->token, &value) || value > parser->row->max))
         return false;
-    *out = never ? -1 : (int64_t)value;
+    *out = is_never ? -1 : (int64_t)value;
     return true;
 }
 
@@ -406,7 +408,7 @@ static bool read_path(const struct parser *parser, char *out)
         return false;
     memset(out, 0, XSEG_CONFIG_PATH_BYTES);
     if (!is_unset)
-        memcpy(out, token->at, token->length);
+        memcpy(out, token->start, token->length);
     return true;
 }
 
@@ -451,15 +453,15 @@ static xseg_status read_value(struct parser *parser)
 {
     const struct xseg_config_row *row = parser->row;
     void *const member = (char *)&parser->config + row->offset;
-    bool is_good;
+    bool is_valid;
 
     if (row->type == XSEG_CONFIG_ACTIONS)
         return read_action_list(parser, member);
     if (row->type == XSEG_CONFIG_DIVISIONS && token_is_separator(&parser->token, '['))
         return read_division_list(parser, member);
-    is_good = row->type == XSEG_CONFIG_DIVISIONS ? read_uniform_divisions(parser, member)
-                                                 : read_scalar(parser, member);
-    if (!is_good) {
+    is_valid = row->type == XSEG_CONFIG_DIVISIONS ? read_uniform_divisions(parser, member)
+                                                  : read_scalar(parser, member);
+    if (!is_valid) {
         (void)reject_value(parser, &parser->token, row->accepted);
         if (row->is_at_least_large)
             xseg_fail_append(", which is %u",
@@ -489,11 +491,11 @@ static xseg_status skip_value(struct parser *parser)
     return XSEG_OK;
 }
 
-/* Skip the value of an ignored key, and copy it into the configuration as written. */
+/* Skip the value of an ignored key, and copy it into the configuration without a conversion. */
 static xseg_status read_ignored_value(struct parser *parser)
 {
-    char *const kept = parser->config.ignored[parser->ignored];
-    const char *const start = parser->token.at;
+    char *const value = parser->config.ignored[parser->ignored];
+    const char *const start = parser->token.start;
     const char *end = start;
 
     XSEG_ASSERT(parser->ignored < XSEG_CONFIG_IGNORED);
@@ -504,9 +506,9 @@ static xseg_status read_ignored_value(struct parser *parser)
     if (skip_value(parser) != XSEG_OK)
         return XSEG_ERR_CONFIG;
     parser->named |= (uint64_t)1 << (XSEG_CONFIG_KEYS + parser->ignored);
-    memset(kept, 0, XSEG_CONFIG_IGNORED_BYTES);
+    memset(value, 0, XSEG_CONFIG_IGNORED_BYTES);
     if ((size_t)(end - start) < XSEG_CONFIG_IGNORED_BYTES)
-        memcpy(kept, start, (size_t)(end - start));
+        memcpy(value, start, (size_t)(end - start));
     return XSEG_OK;
 }
 
@@ -515,21 +517,22 @@ static xseg_status read_ignored_value(struct parser *parser)
 static xseg_status read_key(struct parser *parser)
 {
     const struct token *token = &parser->token;
-    const char *const equals = token_is_value(token) ? memchr(token->at, '=', token->length) : NULL;
+    const char *const equals =
+        token_is_value(token) ? memchr(token->start, '=', token->length) : NULL;
 
-    if (equals != NULL && equals > token->at) {
-        parser->token.length = (size_t)(equals - token->at);
+    if (equals != NULL && equals > token->start) {
+        parser->token.length = (size_t)(equals - token->start);
         parser->next = equals;
     }
-    parser->row = xseg_config_find_key(token->at, token->length);
-    parser->ignored = xseg_config_find_ignored(token->at, token->length);
+    parser->row = xseg_config_find_key(token->start, token->length);
+    parser->ignored = xseg_config_find_ignored(token->start, token->length);
     if (parser->row == NULL && parser->ignored == XSEG_CONFIG_IGNORED) {
         begin_syntax_error(parser, token, "unknown key", "");
-        xseg_config_suggest_key(token->at, token->length);
+        xseg_config_suggest_key(token->start, token->length);
         return XSEG_ERR_CONFIG;
     }
     read_token(parser);
-    if (token->length > 1 && *token->at == '=')
+    if (token->length > 1 && *token->start == '=')
         parser->token.length = 1;
     return expect_separator(parser, ':', "':' between key and value");
 }
@@ -588,21 +591,21 @@ static xseg_status reject_conflicting_value(struct parser *parser, enum xseg_con
     return XSEG_ERR_CONFIG;
 }
 
-/* Check that the value of `low` is at most that of `high`, and blame a key that the string
- * names. */
+/* Check that the value of `low` is at most that of `high`.  The error message reports a key that
+ * the string names. */
 static xseg_status check_value_order(struct parser *parser, enum xseg_config_key_id low,
                                      uint64_t low_bytes, enum xseg_config_key_id high,
                                      uint64_t high_bytes)
 {
     char expected[64];
-    const bool is_low = (parser->named >> low & 1) != 0;
+    const bool reports_low = (parser->named >> low & 1) != 0;
 
     if (low_bytes <= high_bytes)
         return XSEG_OK;
-    (void)snprintf(expected, sizeof(expected), is_low ? "at most %s" : "at least %s",
-                   xseg_config_table[is_low ? high : low].name);
-    return is_low ? reject_conflicting_value(parser, low, expected, high_bytes)
-                  : reject_conflicting_value(parser, high, expected, low_bytes);
+    (void)snprintf(expected, sizeof(expected), reports_low ? "at most %s" : "at least %s",
+                   xseg_config_table[reports_low ? high : low].name);
+    return reports_low ? reject_conflicting_value(parser, low, expected, high_bytes)
+                       : reject_conflicting_value(parser, high, expected, low_bytes);
 }
 
 /* Check CONFIG-3: keep_mb <= soft_limit_mb <= hard_limit_mb. */
@@ -673,24 +676,25 @@ xseg_status xseg_config_load(struct xseg_config *config, const char *argument, c
         "PYTORCH_CUDA_ALLOC_CONF",
         "PYTORCH_ALLOC_CONF",
     };
-    const char *from = argument != NULL ? "argument" : "default", *text = argument;
-    struct xseg_config made;
+    const char *used_source = argument != NULL ? "argument" : "default", *text = argument;
+    struct xseg_config loaded;
     bool is_for_pytorch = false;
 
     XSEG_ASSERT(config != NULL && source != NULL);
     for (unsigned i = 0; text == NULL && i < XSEG_COUNT_OF(variable); i++)
         if ((text = secure_getenv(variable[i])) != NULL) {
-            from = variable[i];
+            used_source = variable[i];
             is_for_pytorch = i > 0;
         }
-    xseg_config_init(&made);
-    /* A string of PyTorch's variables has PyTorch's default: expandable segments are off. */
-    made.expandable_segments = !is_for_pytorch;
-    if (xseg_config_parse(&made, text != NULL ? text : "", named) != XSEG_OK) {
-        xseg_fail_append(" (source: %s)", from);
+    xseg_config_init(&loaded);
+    /* For a string in one of PyTorch's variables, PyTorch's default applies: expandable segments
+     * are disabled. */
+    loaded.expandable_segments = !is_for_pytorch;
+    if (xseg_config_parse(&loaded, text != NULL ? text : "", named) != XSEG_OK) {
+        xseg_fail_append(" (source: %s)", used_source);
         return XSEG_ERR_CONFIG;
     }
-    *config = made;
-    *source = from;
+    *config = loaded;
+    *source = used_source;
     return XSEG_OK;
 }

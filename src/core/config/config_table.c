@@ -506,9 +506,9 @@ const char *const xseg_config_actions[XSEG_HISTORY_ACTIONS] = {
     [XSEG_HISTORY_BUDGET_RELEASE] = "budget_release",
 };
 
-static bool name_equals(const char *name, const char *text, size_t length)
+static bool name_equals(const char *name, const char *key, size_t length)
 {
-    return strlen(name) == length && memcmp(name, text, length) == 0;
+    return strlen(name) == length && memcmp(name, key, length) == 0;
 }
 
 const struct xseg_config_row *xseg_config_find_key(const char *name, size_t length)

@@ -42,7 +42,7 @@ struct xseg_config_row {
     uint64_t min, max;      /* range in the unit of the string; max 0: no maximum */
     uint64_t default_value; /* in the unit of the string, or XSEG_CONFIG_UNSET */
     double real_min, real_max;
-    double real_min_nonzero; /* values between real_min and this one are rejected */
+    double real_min_nonzero; /* values between real_min and real_min_nonzero are rejected */
     const char *choice[5];   /* names of the values of a choice; ends with NULL */
     const char *accepted;    /* completes "expected ..." */
     const char *unset_name;  /* name of a value that has no spelling, or NULL */
@@ -63,7 +63,7 @@ extern const char *const xseg_config_ignored[XSEG_CONFIG_IGNORED];
 /* The index of a name in xseg_config_ignored[], or XSEG_CONFIG_IGNORED. */
 unsigned xseg_config_find_ignored(const char *name, size_t length);
 
-/* The value of an ignored key as written, or NULL if the key is not set. */
+/* The value of an ignored key as in the string, or NULL if the key is not set. */
 const char *xseg_config_ignored_value(const struct xseg_config *config, const char *name);
 
 /* The names of the actions of the history. */

@@ -10,9 +10,10 @@
 #include "src/core/config/config_table.h"
 #include "vmm/free_memory.h"
 
-/* The default of device_free_min_mb on an integrated device: a sixteenth of the memory, at least 512 MiB. */
-#define INTEGRATED_FREE_PART 16u
-#define INTEGRATED_FREE_MIN  (512 * XSEG_MIB)
+/* The default of device_free_min_mb on an integrated device: a sixteenth of the memory, at least
+ * 512 MiB. */
+#define INTEGRATED_FREE_DIVISOR 16u
+#define INTEGRATED_FREE_MIN     (512 * XSEG_MIB)
 
 void xseg_device_walk(struct xseg_device *device, xseg_block_visitor *visit, void *self)
 {
@@ -74,9 +75,9 @@ xseg_status xseg_device_query_memory(struct xseg_device *device, uint64_t *free,
 
     if (status != XSEG_OK)
         return status;
-    const uint64_t used = *total - xseg_min(*total, *free), taken = xseg_device_physical(device);
+    const uint64_t used = *total - xseg_min(*total, *free), physical = xseg_device_physical(device);
     xseg_timestamped_set(&device->used_elsewhere, xseg_clock_coarse(&device->allocator->clock),
-                         used - xseg_min(used, taken));
+                         used - xseg_min(used, physical));
     return XSEG_OK;
 }
 
@@ -87,7 +88,7 @@ uint64_t xseg_device_free_min(const struct xseg_device *device, const struct xse
     if (config->device_free_min_bytes != UINT64_MAX)
         return config->device_free_min_bytes;
     return context->is_integrated
-               ? xseg_max(context->total_bytes / INTEGRATED_FREE_PART, INTEGRATED_FREE_MIN)
+               ? xseg_max(context->total_bytes / INTEGRATED_FREE_DIVISOR, INTEGRATED_FREE_MIN)
                : 0;
 }
 
@@ -103,8 +104,8 @@ xseg_status xseg_device_query_free_limit(struct xseg_device *device)
     const xseg_status status = xseg_device_query_memory(device, &device->free_bytes, &total);
     if (status != XSEG_OK)
         return status;
-    const uint64_t most = xseg_device_physical(device) + device->free_bytes;
-    device->free_limit = most - xseg_min(most, min);
+    const uint64_t max = xseg_device_physical(device) + device->free_bytes;
+    device->free_limit = max - xseg_min(max, min);
     return XSEG_OK;
 }
 
@@ -116,7 +117,7 @@ xseg_status xseg_device_create_copy_stream(struct xseg_device *device)
                : XSEG_OK;
 }
 
-/* The first contradiction between limits, as text; NULL if there is none. */
+/* The message for the first contradiction between limits; NULL if there is none. */
 static const char *find_contradiction(const struct xseg_limits *set)
 {
     if (set->soft_bytes != UINT64_MAX && set->soft_bytes > set->hard_bytes)
@@ -170,13 +171,13 @@ void xseg_device_limits_read(const struct xseg_device_limits *limits, struct xse
 
 xseg_status xseg_device_limits_set(struct xseg_device_limits *limits, const struct xseg_limits *set)
 {
-    const char *wrong = find_contradiction(set);
+    const char *contradiction = find_contradiction(set);
 
-    if (wrong != NULL)
+    if (contradiction != NULL)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "%s, keep_bytes is %" PRIu64 ", soft_bytes %" PRIu64
                          ", hard_bytes %" PRIu64 "; use keep_bytes <= soft_bytes <= hard_bytes",
-                         wrong, set->keep_bytes, set->soft_bytes, set->hard_bytes);
+                         contradiction, set->keep_bytes, set->soft_bytes, set->hard_bytes);
     /* A fraction that is NaN fails both comparisons. */
     if (set->has_fraction && !(set->fraction >= 0 && set->fraction <= 1))
         return xseg_fail(XSEG_ERR_ARGUMENT,
@@ -190,30 +191,31 @@ xseg_status xseg_device_limits_set(struct xseg_device_limits *limits, const stru
     return XSEG_OK;
 }
 
-xseg_status xseg_device_limits_follow(struct xseg_device *device, const struct xseg_config *config,
-                                      uint64_t named, bool store)
+xseg_status xseg_device_limits_apply_config(struct xseg_device *device,
+                                            const struct xseg_config *config, uint64_t keys,
+                                            bool store)
 {
     struct xseg_limits set;
 
-    XSEG_ASSERT((named >> (XSEG_CONFIG_KEYS + XSEG_CONFIG_IGNORED)) == 0);
+    XSEG_ASSERT((keys >> (XSEG_CONFIG_KEYS + XSEG_CONFIG_IGNORED)) == 0);
     xseg_device_limits_read(&device->limits, &set);
-    if ((named >> XSEG_CONFIG_HARD_LIMIT & 1) != 0)
+    if ((keys >> XSEG_CONFIG_HARD_LIMIT & 1) != 0)
         set.hard_bytes = config->hard_limit_bytes;
-    if ((named >> XSEG_CONFIG_SOFT_LIMIT & 1) != 0)
+    if ((keys >> XSEG_CONFIG_SOFT_LIMIT & 1) != 0)
         set.soft_bytes = config->soft_limit_bytes;
-    if ((named >> XSEG_CONFIG_KEEP & 1) != 0)
+    if ((keys >> XSEG_CONFIG_KEEP & 1) != 0)
         set.keep_bytes = config->keep_bytes;
-    set.has_fraction = (named >> XSEG_CONFIG_MEMORY_FRACTION & 1) != 0;
+    set.has_fraction = (keys >> XSEG_CONFIG_MEMORY_FRACTION & 1) != 0;
     set.has_rejection_fraction = set.has_fraction;
     if (set.has_fraction)
         set.fraction = set.rejection_fraction = config->memory_fraction;
-    const char *wrong = find_contradiction(&set);
-    if (wrong != NULL)
+    const char *contradiction = find_contradiction(&set);
+    if (contradiction != NULL)
         return xseg_fail(
             XSEG_ERR_CONFIG,
             "values contradict the limits that xseg_limits_set() has set for device %d, "
             "%s; set hard_limit_mb, soft_limit_mb and keep_mb together",
-            device->context.ordinal, wrong);
+            device->context.ordinal, contradiction);
     if (store)
         store_limits(&device->limits, &set);
     return XSEG_OK;
@@ -247,9 +249,9 @@ static uint64_t load_counter(const atomic_uint_fast64_t *value)
     return atomic_load_explicit(value, memory_order_acquire);
 }
 
-static uint64_t subtract_saturating(uint64_t whole, uint64_t part)
+static uint64_t subtract_saturating(uint64_t minuend, uint64_t subtrahend)
 {
-    return whole - xseg_min(whole, part);
+    return minuend - xseg_min(minuend, subtrahend);
 }
 
 /* --- Memory. --- */
@@ -289,33 +291,34 @@ struct xseg_counters xseg_counters_of_device(struct xseg_device *device)
 /* --- Members of the statistics. --- */
 
 /* The number of groups of a quantity: 1, or XSEG_STAT_GROUPS. */
-static unsigned count_groups(enum xseg_count what)
+static unsigned count_groups(enum xseg_count quantity)
 {
 #define GROUPS(count, member) \
     [count] = sizeof(((struct xseg_statistics *)NULL)->member) / sizeof(struct xseg_stat),
     static const unsigned groups[] = {XSEG_COUNTS_TABLE(GROUPS)};
 #undef GROUPS
-    return groups[what];
+    return groups[quantity];
 }
 
 /* The first value of a quantity. */
-static struct xseg_stat *find_stat(struct xseg_statistics *stats, enum xseg_count what)
+static struct xseg_stat *find_stat(struct xseg_statistics *stats, enum xseg_count quantity)
 {
 #define OFFSET(count, member) [count] = offsetof(struct xseg_statistics, member),
     static const size_t offset[] = {XSEG_COUNTS_TABLE(OFFSET)};
 #undef OFFSET
-    return (struct xseg_stat *)(void *)((char *)stats + offset[what]);
+    return (struct xseg_stat *)(void *)((char *)stats + offset[quantity]);
 }
 
 /* --- Statistics of a pool. --- */
 
 /* Read a count of an arena without fallback blocks of the default pool.  Counts are monotonic, so
  * the subtrahend is read first. */
-static struct xseg_counts_value read_own_count(const struct xseg_arena *arena, enum xseg_count what)
+static struct xseg_counts_value read_own_count(const struct xseg_arena *arena,
+                                               enum xseg_count quantity)
 {
-    const uint64_t down = load_counter(&arena->fallback.down[what]),
-                   up = load_counter(&arena->fallback.up[what]);
-    struct xseg_counts_value value = xseg_counts_read(&arena->counts, what);
+    const uint64_t down = load_counter(&arena->fallback.down[quantity]),
+                   up = load_counter(&arena->fallback.up[quantity]);
+    struct xseg_counts_value value = xseg_counts_read(&arena->counts, quantity);
 
     value.up -= up;
     value.current = subtract_saturating(value.current, up - down);
@@ -324,18 +327,18 @@ static struct xseg_counts_value read_own_count(const struct xseg_arena *arena, e
 
 static void add_arena_counts(struct xseg_statistics *stats, struct xseg_arena *arena)
 {
-    const unsigned own = arena->is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE;
+    const unsigned size_group = arena->is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE;
 
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
-        const enum xseg_count what = (enum xseg_count)i;
+        const enum xseg_count quantity = (enum xseg_count)i;
         const uint64_t up_before = load_counter(&arena->up_before[i]);
         const uint64_t down_before = load_counter(&arena->down_before[i]);
-        const struct xseg_counts_value value = read_own_count(arena, what);
+        const struct xseg_counts_value value = read_own_count(arena, quantity);
 
-        for (unsigned group = 0; group < count_groups(what); group++) {
-            struct xseg_stat *stat = &find_stat(stats, what)[group];
+        for (unsigned group = 0; group < count_groups(quantity); group++) {
+            struct xseg_stat *stat = &find_stat(stats, quantity)[group];
 
-            if (group != XSEG_STAT_ALL && group != own)
+            if (group != XSEG_STAT_ALL && group != size_group)
                 continue;
             stat->current += value.current;
             stat->allocated += subtract_saturating(value.up, up_before);
@@ -346,7 +349,7 @@ static void add_arena_counts(struct xseg_statistics *stats, struct xseg_arena *a
     stats->paused_bytes += load_counter(&arena->evicted);
 }
 
-static void begin_statistics(struct xseg_device *device, struct xseg_statistics *out)
+static void init_statistics(struct xseg_device *device, struct xseg_statistics *out)
 {
     memset(out, 0, sizeof(*out));
     out->struct_size = sizeof(*out);
@@ -355,7 +358,7 @@ static void begin_statistics(struct xseg_device *device, struct xseg_statistics 
 
 void xseg_counters_read_pool(struct xseg_pool *pool, struct xseg_statistics *out)
 {
-    begin_statistics(pool->device, out);
+    init_statistics(pool->device, out);
     XSEG_POOL_FOR_ARENAS(arena, pool)
     {
         add_arena_counts(out, arena);
@@ -384,27 +387,28 @@ static void reset_arena_counts(struct xseg_arena *arena)
 
 static void reset_pool_peaks(struct xseg_pool *pool)
 {
-    uint64_t all = 0;
+    uint64_t total = 0;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (unsigned i = 0; i < 2; i++) {
-        const uint64_t part = atomic_load_explicit(&pool->reserved_part[i], memory_order_relaxed);
+        const uint64_t bytes =
+            atomic_load_explicit(&pool->reserved_by_size[i], memory_order_relaxed);
 
-        atomic_store_explicit(&pool->reserved_peak[XSEG_STAT_SMALL + i], part,
+        atomic_store_explicit(&pool->reserved_peak[XSEG_STAT_SMALL + i], bytes,
                               memory_order_relaxed);
-        all += part;
+        total += bytes;
     }
-    atomic_store_explicit(&pool->reserved_peak[XSEG_STAT_ALL], all, memory_order_relaxed);
+    atomic_store_explicit(&pool->reserved_peak[XSEG_STAT_ALL], total, memory_order_relaxed);
 }
 
-void xseg_counters_reset_pool(struct xseg_pool *pool, unsigned what)
+void xseg_counters_reset_pool(struct xseg_pool *pool, unsigned flags)
 {
     struct xseg_device *device = pool->device;
 
     xseg_mutex_lock(&device->memory_lock);
-    if ((what & XSEG_RESET_PEAK) != 0)
+    if ((flags & XSEG_RESET_PEAK) != 0)
         reset_pool_peaks(pool);
-    if ((what & XSEG_RESET_ACCUMULATED) != 0)
+    if ((flags & XSEG_RESET_ACCUMULATED) != 0)
         XSEG_POOL_FOR_ARENAS(arena, pool)
         {
             reset_arena_counts(arena);
@@ -416,13 +420,13 @@ void xseg_counters_reset_pool(struct xseg_pool *pool, unsigned what)
 
 void xseg_counters_read_device(struct xseg_device *device, struct xseg_statistics *out)
 {
-    begin_statistics(device, out);
+    init_statistics(device, out);
     for (unsigned i = 0; i < XSEG_COUNTS; i++) {
-        const enum xseg_count what = (enum xseg_count)i;
+        const enum xseg_count quantity = (enum xseg_count)i;
 
-        for (unsigned group = 0; group < count_groups(what); group++)
-            find_stat(out, what)[group] =
-                xseg_totals_read(&device->totals, (enum xseg_stat_group)group, what);
+        for (unsigned group = 0; group < count_groups(quantity); group++)
+            find_stat(out, quantity)[group] =
+                xseg_totals_read(&device->totals, (enum xseg_stat_group)group, quantity);
     }
 #define READ(name, member) out->member = load_counter(&device->name);
     XSEG_DEVICE_COUNTERS(READ)
@@ -436,11 +440,11 @@ void xseg_counters_read_device(struct xseg_device *device, struct xseg_statistic
     out->paused_bytes = load_counter(&device->evicted);
 }
 
-void xseg_counters_reset_device(struct xseg_device *device, unsigned what)
+void xseg_counters_reset_device(struct xseg_device *device, unsigned flags)
 {
-    if ((what & XSEG_RESET_PEAK) != 0)
+    if ((flags & XSEG_RESET_PEAK) != 0)
         xseg_totals_reset_peaks(&device->totals);
-    if ((what & XSEG_RESET_ACCUMULATED) == 0)
+    if ((flags & XSEG_RESET_ACCUMULATED) == 0)
         return;
     xseg_totals_reset_accumulated(&device->totals);
 #define RESET(name, member) atomic_store_explicit(&device->name, 0, memory_order_relaxed);

@@ -12,12 +12,12 @@
  *              decay keeps idle      decay releases     requests above fail
  *              memory up to here     idle memory above
  *
- * device_free_min_mb is a limit whose place depends on other users of the device: the physical
+ * device_free_min_mb is a limit whose position depends on other users of the device: the physical
  * memory at which this much device memory remains free.  Other users change it at any time, so
  * each growth queries the free memory (free_memory.h).
  *
- * They come from the configuration until xseg_limits_set() sets the limits of one device.  A key
- * that xseg_config_set() names sets its limit for all devices again.
+ * Limits come from the configuration until xseg_limits_set() sets the limits of one device.  A
+ * later xseg_config_set() sets the limits whose keys it contains for all devices again.
  *
  * Two sums describe the memory of a device.  *Reserved* is mapped pages and classic segments.
  * *Physical* adds the page cache and handles that the driver did not release; limits use physical
@@ -115,9 +115,9 @@ struct xseg_route {
     /* The predicate of a route that is not a capture; NULL: accepts every stream. */
     bool (*accepts)(void *self, xseg_stream stream);
     void *self;
-    /* The stream on which the capture began; NULL: the route is not a capture. */
-    struct xseg_known_stream *captured;
-    atomic_uint_fast64_t capture; /* ID of the capture; 0: not known yet */
+    /* The origin stream of the capture; NULL: the route is not a capture. */
+    struct xseg_known_stream *origin;
+    atomic_uint_fast64_t capture_id; /* 0: not known yet */
 };
 
 /* The routes of a device. */
@@ -195,7 +195,8 @@ struct xseg_device_limits {
 
 /* Causes of a failed growth. */
 enum xseg_oom_cause {
-    XSEG_OOM_CAUSE_DRIVER, /* no check: the driver, or the memory function of the pool, had no memory */
+    /* No limit denied the growth: the driver, or the memory function of the pool, had no memory. */
+    XSEG_OOM_CAUSE_DRIVER,
     XSEG_OOM_CAUSE_DEVICE,     /* the device has less memory than this process would use */
     XSEG_OOM_CAUSE_HARD_LIMIT, /* hard_limit_mb, or xseg_limits_set() of the device */
     XSEG_OOM_CAUSE_FRACTION,   /* per_process_memory_fraction */
@@ -219,16 +220,15 @@ struct xseg_device {
     atomic_bool is_unpaged;
     /* The device was out of memory once, so a miss polls the events of pending blocks. */
     atomic_bool polls_on_miss;
-    /* Unused bytes of the quotas of ranges.  Guarded by the
-     * device memory lock. */
+    /* Unused bytes of the quotas of ranges.  Guarded by the device memory lock. */
     uint64_t unused_quota;
     /* Maximum physical bytes while other processes wait for memory within their shares (budget.h);
      * UINT64_MAX: no maximum. */
     atomic_uint_fast64_t allowance;
-    /* Of the last denied growth; guarded by the device memory lock. */
+    /* The cause of the last denied growth; guarded by the device memory lock. */
     enum xseg_oom_cause oom_cause;
-    struct xseg_page_cache
-        page_cache; /* unmapped physical memory; guarded by the device memory lock */
+    /* Unmapped physical memory; guarded by the device memory lock. */
+    struct xseg_page_cache page_cache;
     struct xseg_allocator *allocator;
     const struct xseg_fork_guard *fork; /* of the allocator */
     struct xseg_page_map *page_map;     /* of the allocator */
@@ -292,7 +292,7 @@ static inline struct xseg_device *xseg_device_of(const struct xseg_extent *exten
 /* Maximum physical bytes: the fraction, the hard limit, or UINT64_MAX. */
 uint64_t xseg_device_limit(const struct xseg_device *device);
 
-/* Maximum physical bytes after a growth now: the limit, or less while other processes wait. */
+/* Maximum physical bytes after a growth: the limit, or less while other processes wait. */
 uint64_t xseg_device_allowance(const struct xseg_device *device);
 
 /* Physical bytes: reserved bytes, the page cache, and memory that the driver did not release. */
@@ -313,8 +313,9 @@ static inline bool xseg_device_makes_pages(const struct xseg_device *device)
  */
 xseg_status xseg_device_query_memory(struct xseg_device *device, uint64_t *free, uint64_t *total);
 
-/* Bytes of device memory that growth leaves free: device_free_min_mb.  Its default is 0, but on an integrated device a
- * sixteenth of the memory, at least 512 MiB, because the host stops responding when its memory runs out. */
+/* Bytes of device memory that growth leaves free: device_free_min_mb.  The default is 0.  On an
+ * integrated device the default is a sixteenth of the memory, at least 512 MiB, because the host
+ * stops responding when its memory runs out. */
 uint64_t xseg_device_free_min(const struct xseg_device *device, const struct xseg_config *config);
 
 /*
@@ -332,8 +333,8 @@ xseg_status xseg_device_create_copy_stream(struct xseg_device *device);
 
 /* --- Visits. --- */
 
-/* Iterate over the pools of a device, the default pool first.  Do not leave the loop early: the loop
- * visits the private pools (pool.h). */
+/* Iterate over the pools of a device, the default pool first.  Do not leave the loop early: the
+ * loop visits the private pools (pool.h). */
 #define XSEG_DEVICE_FOR_POOLS(each, device)                      \
     for (struct xseg_pool *each = &(device)->pool; each != NULL; \
          each = xseg_pools_next((device), each == &(device)->pool ? NULL : each))
@@ -378,14 +379,16 @@ xseg_status xseg_device_limits_set(struct xseg_device_limits *limits,
                                    const struct xseg_limits *set);
 
 /*
- * Check the limits of a device after the named keys of a configuration have replaced them; with
+ * Check the limits that a device has after the values of some keys have replaced them; with
  * `store`, set these limits.
  *
+ * keys: bit mask of the keys of the configuration that are applied
  * Returns: XSEG_OK; XSEG_ERR_CONFIG if a key contradicts a limit that xseg_limits_set() has set for
  *          the device
  */
-xseg_status xseg_device_limits_follow(struct xseg_device *device, const struct xseg_config *config,
-                                      uint64_t named, bool store);
+xseg_status xseg_device_limits_apply_config(struct xseg_device *device,
+                                            const struct xseg_config *config, uint64_t keys,
+                                            bool store);
 
 /* --- Counters. --- */
 
@@ -394,7 +397,7 @@ xseg_status xseg_device_limits_follow(struct xseg_device *device, const struct x
  *
  * Every arena counts its blocks and memory (counts.h), and every pool its reserved memory.  A read
  * sums over the arenas of the scope, O(arenas), without an arena lock.  While other threads
- * allocate and free, the values of one read may belong to slightly different moments.
+ * allocate and free, the values of one read are not a consistent snapshot.
  *
  * Memory counts for the pool to which it belongs.  A block that serves the default pool as a
  * fallback (use_on_oom) is included in struct xseg_counters of its pool.  It is not included in the
@@ -418,8 +421,8 @@ void xseg_counters_read_device(struct xseg_device *device, struct xseg_statistic
 void xseg_counters_read_pool(struct xseg_pool *pool, struct xseg_statistics *out);
 
 /* Reset statistics as xseg_stats_reset() specifies.  No lock is held. */
-void xseg_counters_reset_device(struct xseg_device *device, unsigned what);
-void xseg_counters_reset_pool(struct xseg_pool *pool, unsigned what);
+void xseg_counters_reset_device(struct xseg_device *device, unsigned flags);
+void xseg_counters_reset_pool(struct xseg_pool *pool, unsigned flags);
 
 /* --- The allocator. --- */
 

@@ -17,7 +17,7 @@ static void set_label(struct xseg_pool *pool, const char *name)
 {
     /* options.name is the caller's string; the label is a copy. */
     pool->options.name = NULL;
-    /* IDs number the pools that the application created. */
+    /* The guarded pool, which the application did not create, has no ID. */
     if (!pool->is_guarded)
         pool->id = atomic_fetch_add(&pool->device->allocator->pools_created, 1) + 1;
     if (name != NULL && name[0] != '\0')
@@ -29,11 +29,11 @@ static void set_label(struct xseg_pool *pool, const char *name)
 void xseg_pool_init(struct xseg_pool *pool, struct xseg_device *device,
                     const struct xseg_pool_options *options)
 {
-    const struct xseg_pool_options plain = {sizeof(plain)};
+    const struct xseg_pool_options defaults = {sizeof(defaults)};
 
     XSEG_ASSERT(device != NULL);
     pool->device = device;
-    pool->options = options != NULL ? *options : plain;
+    pool->options = options != NULL ? *options : defaults;
     pool->serial = atomic_fetch_add(&device->pools.serials, 1);
     pool->state = XSEG_POOL_RUNNING;
     pool->is_private = options != NULL;
@@ -112,12 +112,12 @@ static struct xseg_arena *find_pool_arena(struct xseg_pool *pool,
 
 static struct xseg_arena *acquire_free_arena(struct xseg_device *device, bool is_small)
 {
-    struct xseg_arena **first = &device->pools.free_arena[!is_small];
+    struct xseg_arena **head = &device->pools.free_arena[!is_small];
 
     xseg_mutex_lock(&device->table_lock);
-    struct xseg_arena *arena = *first;
+    struct xseg_arena *arena = *head;
     if (arena != NULL)
-        *first = atomic_load(&arena->next);
+        *head = atomic_load(&arena->next);
     XSEG_ASSERT(arena == NULL || arena->is_small == is_small);
     xseg_mutex_unlock(&device->table_lock);
     return arena;
@@ -126,13 +126,13 @@ static struct xseg_arena *acquire_free_arena(struct xseg_device *device, bool is
 /* Add an arena to the free list.  The caller holds TABLE. */
 static void add_free_arena(struct xseg_arena *arena)
 {
-    struct xseg_arena **first = &arena->device->pools.free_arena[!arena->is_small];
+    struct xseg_arena **head = &arena->device->pools.free_arena[!arena->is_small];
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
     XSEG_ASSERT(xseg_list_is_empty(&arena->extents) && arena->fence == NULL);
     atomic_store(&arena->pool, NULL);
-    atomic_store(&arena->next, *first);
-    *first = arena;
+    atomic_store(&arena->next, *head);
+    *head = arena;
 }
 
 static void release_free_arena(struct xseg_arena *arena)
@@ -206,11 +206,11 @@ static void dispose_arena(struct xseg_arena *arena)
 static struct xseg_arena *add_arena(struct xseg_pool *pool, struct xseg_arena *arena)
 {
     struct xseg_known_stream *stream = xseg_arena_stream(arena);
-    struct xseg_arena *other = find_pool_arena(pool, stream, arena->is_small);
+    struct xseg_arena *existing = find_pool_arena(pool, stream, arena->is_small);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
-    if (other != NULL)
-        return other;
+    if (existing != NULL)
+        return existing;
     if (arena->counts.totals == NULL) {
         xseg_counts_init(&arena->counts, &pool->device->totals, arena->is_small);
         xseg_counts_allow_suspend(&arena->counts, &arena->lock, &arena->free_actions);
@@ -227,15 +227,15 @@ static xseg_status create_pool_arena(struct xseg_pool *pool, struct xseg_known_s
                                      bool is_small, struct xseg_arena **out)
 {
     struct xseg_device *device = pool->device;
-    struct xseg_arena *made = acquire_arena(pool, stream, is_small);
+    struct xseg_arena *acquired = acquire_arena(pool, stream, is_small);
 
-    if (made == NULL)
+    if (acquired == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, arena of a pool");
     xseg_mutex_lock(&device->table_lock);
-    struct xseg_arena *arena = add_arena(pool, made);
+    struct xseg_arena *arena = add_arena(pool, acquired);
     xseg_mutex_unlock(&device->table_lock);
-    if (arena != made)
-        dispose_arena(made);
+    if (arena != acquired)
+        dispose_arena(acquired);
     XSEG_ASSERT(arena->is_small == is_small && xseg_arena_stream(arena) == stream);
     *out = arena;
     return XSEG_OK;
@@ -280,31 +280,32 @@ static void raise_peak(atomic_uint_fast64_t *peak, uint64_t value)
 void xseg_pool_record_growth(struct xseg_arena *arena, uint64_t bytes)
 {
     struct xseg_pool *pool = arena->pool;
-    const unsigned part = !arena->is_small;
-    const uint64_t own =
-        atomic_fetch_add_explicit(&pool->reserved_part[part], bytes, memory_order_relaxed) + bytes;
+    const unsigned size_index = !arena->is_small;
+    const uint64_t reserved_of_size = atomic_fetch_add_explicit(&pool->reserved_by_size[size_index],
+                                                                bytes, memory_order_relaxed) +
+                                      bytes;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     const uint64_t reserved =
         atomic_fetch_add_explicit(&pool->reserved, bytes, memory_order_relaxed) + bytes;
     atomic_fetch_add_explicit(&pool->device->reserved, bytes, memory_order_relaxed);
-    XSEG_ASSERT(bytes != 0 && reserved >= own && own >= bytes);
+    XSEG_ASSERT(bytes != 0 && reserved >= reserved_of_size && reserved_of_size >= bytes);
     raise_peak(&pool->reserved_peak[XSEG_STAT_ALL], reserved);
-    raise_peak(&pool->reserved_peak[XSEG_STAT_SMALL + part], own);
+    raise_peak(&pool->reserved_peak[XSEG_STAT_SMALL + size_index], reserved_of_size);
     atomic_fetch_add_explicit(&pool->device->grown, 1, memory_order_relaxed);
 }
 
 void xseg_pool_record_shrink(struct xseg_arena *arena, uint64_t bytes)
 {
     struct xseg_pool *pool = arena->pool;
-    const unsigned part = !arena->is_small;
+    const unsigned size_index = !arena->is_small;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    XSEG_ASSERT(atomic_load(&pool->reserved_part[part]) >= bytes);
+    XSEG_ASSERT(atomic_load(&pool->reserved_by_size[size_index]) >= bytes);
     XSEG_ASSERT(atomic_load(&pool->device->reserved) >= bytes);
     atomic_fetch_sub_explicit(&pool->reserved, bytes, memory_order_relaxed);
     atomic_fetch_sub_explicit(&pool->device->reserved, bytes, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&pool->reserved_part[part], bytes, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&pool->reserved_by_size[size_index], bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&pool->device->shrunk, 1, memory_order_relaxed);
 }
 
@@ -475,28 +476,28 @@ void xseg_pools_destroy(struct xseg_pool *pool)
         xseg_pool_end_visit(pool);
         return;
     }
-    pool->notified = atomic_load(newest);
-    while (!atomic_compare_exchange_weak(newest, &pool->notified, pool))
+    pool->next_destroyed = atomic_load(newest);
+    while (!atomic_compare_exchange_weak(newest, &pool->next_destroyed, pool))
         ;
 }
 
 void xseg_pool_add_reference(struct xseg_pool *pool)
 {
-    const unsigned before = atomic_fetch_add(&pool->references, 1);
+    const unsigned references_before = atomic_fetch_add(&pool->references, 1);
 
-    XSEG_ASSERT(before != 0);
-    (void)before;
+    XSEG_ASSERT(references_before != 0);
+    (void)references_before;
 }
 
 bool xseg_pool_drop_reference(struct xseg_pool *pool)
 {
-    const unsigned before = atomic_fetch_sub(&pool->references, 1);
+    const unsigned references_before = atomic_fetch_sub(&pool->references, 1);
 
-    XSEG_ASSERT(before != 0 && !xseg_lock_rank_is_held(XSEG_RANK_ARENA));
-    return before == 1;
+    XSEG_ASSERT(references_before != 0 && !xseg_lock_rank_is_held(XSEG_RANK_ARENA));
+    return references_before == 1;
 }
 
-bool xseg_pool_release_last(struct xseg_pool *pool, bool *is_last)
+bool xseg_pool_remove_holder(struct xseg_pool *pool, bool *is_last)
 {
     unsigned holders = atomic_load(&pool->holders);
 
@@ -512,11 +513,11 @@ bool xseg_pool_release_last(struct xseg_pool *pool, bool *is_last)
 
 static void notify_pool_destroyed(struct xseg_pool *pool)
 {
-    struct xseg_statistics last;
+    struct xseg_statistics final_stats;
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
-    xseg_counters_read_pool(pool, &last);
-    pool->options.on_destroy(pool->options.on_destroy_context, &last);
+    xseg_counters_read_pool(pool, &final_stats);
+    pool->options.on_destroy(pool->options.on_destroy_context, &final_stats);
 }
 
 /* Call the callbacks of destroyed pools, in the order in which they were destroyed, and free the
@@ -527,12 +528,12 @@ static void notify_destroyed_pools(struct xseg_device *device)
     struct xseg_pool *first = NULL, *next;
 
     for (; newest != NULL; newest = next) {
-        next = newest->notified;
-        newest->notified = first;
+        next = newest->next_destroyed;
+        newest->next_destroyed = first;
         first = newest;
     }
     for (; first != NULL; first = next) {
-        next = first->notified;
+        next = first->next_destroyed;
         notify_pool_destroyed(first);
         xseg_pool_end_visit(first);
     }
@@ -540,7 +541,7 @@ static void notify_destroyed_pools(struct xseg_device *device)
 
 void xseg_pools_notify(struct xseg_device *device)
 {
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved_error;
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     if (__builtin_expect(
@@ -548,11 +549,11 @@ void xseg_pools_notify(struct xseg_device *device)
         return;
     /* Preserve the error and the history context of the caller: a callback may use this or another
      * allocator. */
-    const struct xseg_history_gathered gathered = xseg_history_context_save();
-    xseg_fail_save(&kept);
+    const struct xseg_history_gathered saved_context = xseg_history_context_save();
+    xseg_fail_save(&saved_error);
     notify_destroyed_pools(device);
-    xseg_history_context_restore(&gathered);
-    xseg_fail_restore(&kept);
+    xseg_history_context_restore(&saved_context);
+    xseg_fail_restore(&saved_error);
 }
 
 void xseg_pools_notify_all(struct xseg_device *device)

@@ -9,18 +9,18 @@
  * Lifetime of a private pool:
  *
  *     created --> has holders --> retired --> destroyed --> freed
- *                 retain, release   |            |            no visitor is left
- *                                   |            no segment is left
+ *                 retain, release   |            |            no visitor remains
+ *                                   |            no segment remains
  *                                   the last holder released the pool
  *
  * A retired pool serves no requests.  Its allocated blocks stay valid, and its cached memory is
  * reclaimed like that of the default pool.  `references` counts 1 for all holders together and 1
  * for each segment.  The thread that drops the last reference destroys the pool (reclaim.h).
  * If the pool has a callback (`on_destroy`), it is called as soon as that thread holds no lock;
- * until it has returned, the pool can be queried and trimmed.  Then the pool is freed, and its
- * arenas move to a free list of the device: arenas are not freed before the device closes, because
- * a thread that finds an arena through the page map locks it before it checks that the arena has
- * the address.
+ * until the callback has returned, the pool can be queried and trimmed.  Then the pool is freed,
+ * and its arenas move to a free list of the device: arenas are not freed before the device closes,
+ * because a thread that finds an arena through the page map locks it before it checks that the
+ * arena has the address.
  *
  * A *visitor* defers the freeing of a pool, so that a thread that iterates over the pools of a
  * device can continue with the next one.  The pool itself counts as one visitor until it is
@@ -60,19 +60,19 @@ struct xseg_pool {
     /* Unique among all pools that the device ever had: the owner of pages (vmm/page_cache.h). */
     uint64_t serial;
     atomic_uint_fast64_t limit; /* maximum reserved bytes; UINT64_MAX: no limit */
-    /* The options at creation; `limit` and the flags above have later changes. */
+    /* The options at creation; later changes are in `limit` and the flags above. */
     struct xseg_pool_options options;
     char label[XSEG_POOL_NAME_MAX + 3]; /* the name in quotes, or the ID */
     atomic_uint holders;                /* 0: retired.  The default pool always has a holder. */
-    atomic_uint references;     /* 1 for the holders, and 1 for each segment; 0: destroyed */
-    uint32_t visitors;          /* guarded by TABLE */
-    struct xseg_list link;      /* in the list of the device; guarded by TABLE */
-    struct xseg_pool *notified; /* the next destroyed pool whose callback is due */
+    atomic_uint references;           /* 1 for the holders, and 1 for each segment; 0: destroyed */
+    uint32_t visitors;                /* guarded by TABLE */
+    struct xseg_list link;            /* in the list of the device; guarded by TABLE */
+    struct xseg_pool *next_destroyed; /* the next pool whose callback is due */
     /* Saved contents of a paused pool, or NULL; guarded by the device memory lock. */
     struct xseg_contents *contents;
     /* Reserved bytes: of the pool, of its small and large arenas, and the peaks by enum
      * xseg_stat_group.  Written under the device memory lock. */
-    atomic_uint_fast64_t reserved, reserved_part[2], reserved_peak[XSEG_STAT_GROUPS];
+    atomic_uint_fast64_t reserved, reserved_by_size[2], reserved_peak[XSEG_STAT_GROUPS];
     atomic_uint_fast64_t addresses; /* bytes of virtual address ranges */
 };
 
@@ -131,12 +131,12 @@ void xseg_pool_record_shrink(struct xseg_arena *arena, uint64_t bytes);
 
 /* --- Lifetime. --- */
 
-/* Add a holder.  False if the pool is retired. */
+/* Add a holder.  Returns false if the pool is retired. */
 bool xseg_pool_try_retain(struct xseg_pool *pool);
 
-/* Remove a holder.  is_last: set to whether no holder is left; the caller then drops the reference
- * of the holders.  False if the pool has no holder. */
-bool xseg_pool_release_last(struct xseg_pool *pool, bool *is_last);
+/* Remove a holder.  is_last: set to whether no holder remains; the caller then drops the reference
+ * of the holders.  Returns false if the pool has no holder. */
+bool xseg_pool_remove_holder(struct xseg_pool *pool, bool *is_last);
 
 /* Whether all holders have released a private pool. */
 static inline bool xseg_pool_is_retired(const struct xseg_pool *pool)
@@ -259,8 +259,8 @@ static inline bool xseg_pool_is_single_page(const struct xseg_extent *extent)
  * supports them. */
 unsigned xseg_pool_properties(const struct xseg_pool *pool);
 
-/* Whether the fast path can serve large blocks of the pool: they are parts of segments of the
- * driver. */
+/* Whether the fast path can serve large blocks of the pool: not with memory functions, and not with
+ * single_page. */
 static inline bool xseg_pool_has_fast_path(const struct xseg_pool *pool)
 {
     return !pool->has_own_memory && !atomic_load_explicit(&pool->is_single, memory_order_relaxed);

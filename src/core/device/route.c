@@ -45,10 +45,10 @@ static unsigned begin_route_read(struct xseg_routes *routes)
     }
 }
 
-static void end_route_read(struct xseg_routes *routes, unsigned side)
+static void end_route_read(struct xseg_routes *routes, unsigned counter)
 {
-    XSEG_ASSERT(side < 2 && atomic_load(&routes->readers[side]) != 0);
-    atomic_fetch_sub(&routes->readers[side], 1);
+    XSEG_ASSERT(counter < 2 && atomic_load(&routes->readers[counter]) != 0);
+    atomic_fetch_sub(&routes->readers[counter], 1);
 }
 
 /* Wait until no thread reads the list as of before the call.  The caller holds TABLE. */
@@ -61,8 +61,8 @@ static void wait_for_readers(struct xseg_routes *routes)
         (void)sched_yield();
 }
 
-/* The link that points to the route of a pool; the last link of the list, which is NULL, if the
- * pool has no route. */
+/* Find the link that points to the route of a pool.  If the pool has no route, the result is the
+ * last link of the list, which is NULL. */
 static _Atomic(struct xseg_route *) *find_route_link(struct xseg_routes *routes,
                                                      const struct xseg_pool *pool)
 {
@@ -74,14 +74,14 @@ static _Atomic(struct xseg_route *) *find_route_link(struct xseg_routes *routes,
     return link;
 }
 
-/* The route of the active capture that began on a stream, or NULL.  The caller holds TABLE. */
+/* Find the route of the active capture that began on a stream, or NULL.  The caller holds TABLE. */
 static const struct xseg_route *find_capture_on(struct xseg_routes *routes,
                                                 const struct xseg_known_stream *stream)
 {
     const struct xseg_route *route = atomic_load(&routes->latest);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
-    while (route != NULL && route->captured != stream)
+    while (route != NULL && route->origin != stream)
         route = atomic_load(&route->next);
     return route;
 }
@@ -89,18 +89,18 @@ static const struct xseg_route *find_capture_on(struct xseg_routes *routes,
 /* Check that a new route does not conflict with another one.  The caller holds TABLE. */
 static xseg_status check_route(struct xseg_routes *routes, const struct xseg_route *route)
 {
-    const struct xseg_route *other = atomic_load(find_route_link(routes, route->pool));
+    const struct xseg_route *conflict = atomic_load(find_route_link(routes, route->pool));
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_TABLE));
-    if (other != NULL)
+    if (conflict != NULL)
         return xseg_fail(XSEG_ERR_BUSY, "%s is already active, pool %s; end it first",
-                         other->captured != NULL ? "capture" : "route",
+                         conflict->origin != NULL ? "capture" : "route",
                          xseg_pool_label(route->pool));
-    other = route->captured == NULL ? NULL : find_capture_on(routes, route->captured);
-    if (other != NULL)
+    conflict = route->origin == NULL ? NULL : find_capture_on(routes, route->origin);
+    if (conflict != NULL)
         return xseg_fail(XSEG_ERR_BUSY,
                          "stream is already being captured, into pool %s; end that capture first",
-                         xseg_pool_label(other->pool));
+                         xseg_pool_label(conflict->pool));
     return XSEG_OK;
 }
 
@@ -108,7 +108,7 @@ xseg_status xseg_routes_begin(struct xseg_routes *routes, const struct xseg_rout
 {
     struct xseg_route *copy = malloc(sizeof(*copy));
 
-    XSEG_ASSERT(route->pool != NULL && (route->captured == NULL || route->accepts == NULL));
+    XSEG_ASSERT(route->pool != NULL && (route->origin == NULL || route->accepts == NULL));
     if (copy == NULL)
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, route to a pool");
     *copy = *route;
@@ -129,7 +129,7 @@ bool xseg_routes_end(struct xseg_routes *routes, const struct xseg_pool *pool, b
     xseg_mutex_lock(routes->table_lock);
     _Atomic(struct xseg_route *) *link = find_route_link(routes, pool);
     struct xseg_route *route = atomic_load(link);
-    const bool found = route != NULL && (route->captured != NULL) == is_capture;
+    const bool found = route != NULL && (route->origin != NULL) == is_capture;
     if (found) {
         atomic_store(link, atomic_load(&route->next));
         wait_for_readers(routes);
@@ -163,24 +163,22 @@ bool xseg_routes_captures_on(struct xseg_routes *routes, const struct xseg_known
 struct capture_query {
     struct xseg_context *context;
     struct xseg_known_stream *stream;
-    bool is_done;
+    bool is_queried;
     struct xseg_capture_info info;
 };
 
 static xseg_status query_stream_capture(struct capture_query *query)
 {
-    if (query->is_done)
+    if (query->is_queried)
         return XSEG_OK;
-    query->is_done = true;
+    query->is_queried = true;
     /* The legacy stream cannot be captured. */
     if (query->stream->handle == NULL)
         return XSEG_OK;
     return xseg_driver_capture_info(query->context, query->stream->handle, &query->info);
 }
 
-/*
- * Get the ID of a route's capture from the stream on which the capture began; 0 if it is not known.
- */
+/* Get the ID of a route's capture from the origin stream; 0 if the ID is not known. */
 static xseg_status resolve_capture_id(struct xseg_routes *routes, struct xseg_route *route,
                                       uint64_t *id)
 {
@@ -188,22 +186,22 @@ static xseg_status resolve_capture_id(struct xseg_routes *routes, struct xseg_ro
     bool is_addressable = true;
     xseg_status status = XSEG_OK;
 
-    *id = atomic_load(&route->capture);
+    *id = atomic_load(&route->capture_id);
     if (*id != 0)
         return XSEG_OK;
-    XSEG_ASSERT(route->captured != NULL);
-    status = xseg_streams_can_use(routes->context, route->captured, &is_addressable);
+    XSEG_ASSERT(route->origin != NULL);
+    status = xseg_streams_can_use(routes->context, route->origin, &is_addressable);
     if (status != XSEG_OK || !is_addressable)
         return status;
-    status = xseg_driver_capture_info(routes->context, route->captured->handle, &info);
+    status = xseg_driver_capture_info(routes->context, route->origin->handle, &info);
     if (status != XSEG_OK)
         return status;
-    atomic_store(&route->capture, info.id);
+    atomic_store(&route->capture_id, info.id);
     *id = info.id;
     return XSEG_OK;
 }
 
-/* Set *accepted to whether a stream takes part in the capture of a route. */
+/* Set *accepted to whether a stream participates in the capture of a route. */
 static xseg_status match_capture(struct xseg_routes *routes, struct xseg_route *route,
                                  struct capture_query *query, bool *accepted)
 {
@@ -214,11 +212,11 @@ static xseg_status match_capture(struct xseg_routes *routes, struct xseg_route *
         return status;
     /* An invalidated capture has no ID. */
     if (query->info.is_invalid || query->info.id == 0) {
-        *accepted = query->info.is_invalid && query->stream == route->captured;
+        *accepted = query->info.is_invalid && query->stream == route->origin;
         return XSEG_OK;
     }
-    if (query->stream == route->captured)
-        atomic_store(&route->capture, query->info.id);
+    if (query->stream == route->origin)
+        atomic_store(&route->capture_id, query->info.id);
     status = resolve_capture_id(routes, route, &id);
     *accepted = id == query->info.id;
     return status;
@@ -228,13 +226,13 @@ xseg_status xseg_routes_find(struct xseg_routes *routes, struct xseg_known_strea
                              struct xseg_pool **out)
 {
     struct capture_query query = {.context = routes->context, .stream = stream};
-    const unsigned side = begin_route_read(routes);
+    const unsigned counter = begin_route_read(routes);
     struct xseg_route *route = atomic_load(&routes->latest);
     xseg_status status = XSEG_OK;
     bool accepted = false;
 
     for (; route != NULL; route = atomic_load(&route->next)) {
-        if (route->captured != NULL)
+        if (route->origin != NULL)
             status = match_capture(routes, route, &query, &accepted);
         else
             accepted = route->accepts == NULL || route->accepts(route->self, stream->handle);
@@ -245,6 +243,6 @@ xseg_status xseg_routes_find(struct xseg_routes *routes, struct xseg_known_strea
     /* The route retains the pool while there are readers. */
     if (accepted && !xseg_pool_try_retain(route->pool))
         XSEG_ASSERT(false);
-    end_route_read(routes, side);
+    end_route_read(routes, counter);
     return status;
 }

@@ -23,16 +23,15 @@ struct fallback {
     struct xseg_arena *arena;
     const struct xseg_alloc_params *params;
     struct xseg_alloc_result *out;
-    xseg_status denied;     /* the last status of memory pressure */
+    xseg_status denied;     /* the last status that means memory pressure */
     uint64_t generation;    /* xseg_arena_generation() before the last search */
     unsigned situation;     /* enum situation */
-    unsigned notifications; /* how often observers were called */
-    bool was_freed;         /* an observer has freed memory, so that the chain may run again */
-    bool
-        lacks_virtual_addresses; /* log that classic segments replace expandable ones without addresses */
-    unsigned page_failures; /* of page calls of the device, when they were last read */
-    char page_error
-        [512]; /* why the device makes no pages any more; "": it does, or did not before */
+    unsigned notifications; /* number of calls of the observers */
+    bool was_freed;         /* an observer has freed memory, so the chain may run again */
+    /* Whether to log that the device uses classic segments, because it is out of virtual addresses. */
+    bool lacks_virtual_addresses;
+    unsigned page_failures; /* context.page_failures when it was last read */
+    char page_error[512];   /* why this request has disabled pages; empty: it has not */
 };
 
 static bool is_paged(const struct fallback *fallback)
@@ -59,7 +58,7 @@ static xseg_status search_if_freed(struct fallback *fallback)
                                                                           : search_arena(fallback);
 }
 
-/* Search, collect garbage, grow: as PyTorch does without memory pressure. */
+/* Search, collect garbage and grow, as PyTorch does without memory pressure. */
 static xseg_status search_and_grow(struct fallback *fallback)
 {
     struct xseg_device *device = fallback->device;
@@ -69,7 +68,7 @@ static xseg_status search_and_grow(struct fallback *fallback)
         xseg_pending_poll(device->pending);
     if (!xseg_list_is_empty(&device->pending_unmaps->batches))
         xseg_pending_unmap_poll(device, false);
-    /* Another thread may have freed or mapped a block that fits before this thread got the lock. */
+    /* Another thread may have freed or mapped a block that fits before this thread acquired the lock. */
     const xseg_status status = search_arena(fallback);
 
     if (status != XSEG_OK || fallback->out->base != 0)
@@ -88,7 +87,8 @@ static xseg_status free_completed_blocks(struct fallback *fallback)
     return search_if_freed(fallback);
 }
 
-/* Grow with small pages where the fewest are missing: new pages as far as possible, else idle pages from elsewhere. */
+/* Grow with small pages in the candidate range that needs the fewest: with new pages as far as limits allow, else with idle
+ * pages of other segments. */
 static xseg_status map_small_pages(struct fallback *fallback, bool waits)
 {
     struct xseg_arena *arena = fallback->arena;
@@ -146,23 +146,23 @@ static xseg_status allocate_from_fallback_pools(struct fallback *fallback)
     struct xseg_pool *pool = NULL;
     xseg_status status = XSEG_OK;
 
-    if (arena->pool->is_private || params.keep)
+    if (arena->pool->is_private || params.is_prewarm)
         return XSEG_OK;
     while (status == XSEG_OK && fallback->out->base == 0 &&
            (pool = xseg_pools_next(arena->device, pool)) != NULL) {
-        struct xseg_arena *other =
+        struct xseg_arena *fallback_arena =
             xseg_pool_allows_fallback(pool)
                 ? xseg_pool_find_arena(pool, xseg_arena_stream(arena), arena->is_small)
                 : NULL;
 
-        XSEG_ASSERT(other != arena);
-        /* A cached single page stays one. */
+        XSEG_ASSERT(fallback_arena != arena);
+        /* A cached block of a single_page pool must not be split. */
         params.no_split =
             atomic_load_explicit(&pool->no_split, memory_order_relaxed) ||
             (atomic_load_explicit(&pool->is_single, memory_order_relaxed) && !arena->is_small);
         params.is_fallback = true;
-        if (other != NULL)
-            status = xseg_arena_alloc(other, &params, fallback->out);
+        if (fallback_arena != NULL)
+            status = xseg_arena_alloc(fallback_arena, &params, fallback->out);
     }
     if (pool != NULL)
         xseg_pool_end_visit(pool);
@@ -177,14 +177,14 @@ static xseg_status wait_for_pending_blocks(struct fallback *fallback)
     if (xseg_pending_count(pending) == 0 || xseg_pending_captures(pending))
         return XSEG_OK;
     const xseg_status status = xseg_pending_wait(pending);
-    /* Another error means a stream that this thread cannot synchronize; the blocks of other streams are free. */
+    /* After another error a stream was not synchronized, but blocks of other streams may have been freed. */
     if (status == XSEG_ERR_DEVICE_LOST)
         return status;
     return search_if_freed(fallback);
 }
 
-/* Release classic segments of max_split_size_mb or more of the arena: the smallest one that is large enough, else the
- * largest ones until they are together (PyTorch's rule).  Then grow. */
+/* Release classic segments of max_split_size_mb or more of the arena: the smallest segment that is large enough, else the
+ * largest segments until their sum is large enough (PyTorch's rule).  Then grow. */
 static xseg_status release_oversize_segments(struct fallback *fallback)
 {
     const struct xseg_alloc_params *params = fallback->params;
@@ -197,8 +197,8 @@ static xseg_status release_oversize_segments(struct fallback *fallback)
     return xseg_growth_run(fallback->arena, fallback->params, fallback->out);
 }
 
-/* Release the idle memory of the pool on the stream of a request for a single page, since idle pages of other sizes
- * cannot serve it; then grow. */
+/* Release the idle memory of the pool on the stream of a request for a single page, and grow.  Idle pages of other sizes cannot
+ * serve the request. */
 static xseg_status release_pool_memory(struct fallback *fallback)
 {
     struct xseg_arena *arena = fallback->arena;
@@ -213,7 +213,7 @@ static xseg_status release_pool_memory(struct fallback *fallback)
     return xseg_growth_run(fallback->arena, fallback->params, fallback->out);
 }
 
-/* Release all idle memory to the driver, then grow. */
+/* Release all idle memory to the driver, and grow. */
 static xseg_status release_all_memory(struct fallback *fallback)
 {
     struct xseg_device *device = fallback->device;
@@ -240,16 +240,16 @@ static xseg_status notify_observers(struct fallback *fallback);
 
 /* Kinds of requests. */
 enum kind {
-    KIND_PAGED, /* from an expandable segment */
-    KIND_SINGLE, /* a single page, which is mapped alone: idle pages of other places are of use to the driver only */
+    KIND_PAGED,  /* from an expandable segment */
+    KIND_SINGLE, /* a single page: idle pages of other sizes must be released to the driver first */
     KIND_CLASSIC, /* from a classic segment */
-    KIND_GUARDED, /* a guarded block has a segment to itself, so no cached memory can serve it */
+    KIND_GUARDED, /* a guarded block, which has its own segment, so no cached memory can serve it */
     KINDS
 };
 
-/* Situations, one at a time. */
+/* The situation of a request; exactly one applies. */
 enum situation {
-    NORMAL = 1,   /* none of the others */
+    NORMAL = 1,   /* none of the following */
     CAPTURE = 2,  /* a capture is active: no step waits or unmaps memory */
     AT_LIMIT = 4, /* the pool is at its own limit: memory of other pools does not help */
     EARLY = 8 /* before other processes are notified: no step waits, and observers are not called */
@@ -257,8 +257,8 @@ enum situation {
 
 #define ALWAYS (NORMAL | CAPTURE | AT_LIMIT)
 
-/* A step returns XSEG_OK and a block in out->base, if it has served the request; else the next step runs.  A status other
- * than memory pressure ends the chain. */
+/* A step that serves the request returns XSEG_OK and a block in out->base; otherwise the next step runs.  An error other than
+ * memory pressure ends the chain. */
 struct step {
     const char *name;
     xseg_status (*run)(struct fallback *fallback);
@@ -288,8 +288,8 @@ static const struct step steps[] = {
     {"search", search_if_freed, {NORMAL | AT_LIMIT, NORMAL, NORMAL | AT_LIMIT, 0}},
 };
 
-/* The index of the step that notifies observers.  The chain is repeated from there. */
-static size_t observer_step(void)
+/* Get the index of the step that notifies observers, at which a repetition of the chain begins. */
+static size_t index_of_observer_step(void)
 {
     size_t i = 0;
 
@@ -341,15 +341,15 @@ static xseg_status run_early_steps(struct fallback *fallback)
 
     if (fallback->params->is_single || current_situation(fallback) == CAPTURE)
         return fallback->denied;
-    for (size_t i = observer_step(); i < XSEG_COUNT_OF(steps); i++)
+    for (size_t i = index_of_observer_step(); i < XSEG_COUNT_OF(steps); i++)
         if (run_step(fallback, &steps[i], EARLY, &status))
             return status;
     return fallback->denied;
 }
 
-/* Whether the device, or the process by its limits, is short of memory.  False if a pool is at its own limit, or if the
- * memory function of a pool has no memory. */
-static bool is_device_short(const struct fallback *fallback, xseg_status denied)
+/* Whether the device is out of memory, or a limit of the process is reached.  False if only the pool is at its own limit, or if
+ * the memory function of the pool has no memory. */
+static bool has_device_pressure(const struct fallback *fallback, xseg_status denied)
 {
     const struct xseg_pool *pool = fallback->arena->pool;
 
@@ -358,14 +358,14 @@ static bool is_device_short(const struct fallback *fallback, xseg_status denied)
     return denied == XSEG_ERR_NO_MEMORY || (denied == XSEG_ERR_LIMIT && !pool->is_at_limit);
 }
 
-/* Run the chain.  denied: why the growth failed */
+/* Run the chain.  denied: status of the growth that failed */
 static xseg_status run_chain(struct fallback *fallback, xseg_status denied)
 {
     struct xseg_device *device = fallback->device;
     xseg_status status = XSEG_OK;
     size_t next = 0;
 
-    device->is_memory_low = device->is_memory_low || is_device_short(fallback, denied);
+    device->is_memory_low = device->is_memory_low || has_device_pressure(fallback, denied);
     if (device->is_memory_low && fallback->params->expandable &&
         !fallback->arena->pool->is_at_limit)
         atomic_store_explicit(&device->polls_on_miss, true, memory_order_relaxed);
@@ -378,7 +378,7 @@ static xseg_status run_chain(struct fallback *fallback, xseg_status denied)
         next++;
         if (next == XSEG_COUNT_OF(steps) && fallback->was_freed &&
             fallback->notifications < XSEG_LOW_MEMORY_CALLS_MAX)
-            next = observer_step();
+            next = index_of_observer_step();
     }
     return fallback->denied;
 }
@@ -401,22 +401,24 @@ static xseg_status notify_observers(struct fallback *fallback) XSEG_UNCHECKED
     return status;
 }
 
-/* Bytes that the device must have free for a request: a growth ends where a full page does, wherever it begins. */
+/* Get an upper bound of the bytes that must be free on the device for a request: a growth can begin at any small page, and ends
+ * at the end of a full page. */
 static uint64_t bytes_to_request(const struct fallback *fallback)
 {
     const struct xseg_alloc_params *params = fallback->params;
     const bool has_pages = !params->is_small &&
                            params->config->page_sizes != XSEG_CONFIG_PAGES_SMALL &&
                            !params->is_single;
-    const uint64_t page = has_pages ? params->config->large_segment_bytes : XSEG_SIZE_SMALL_SEGMENT;
+    const uint64_t page_bytes =
+        has_pages ? params->config->large_segment_bytes : XSEG_SIZE_SMALL_SEGMENT;
     const uint64_t bytes = xseg_round_up(params->bytes, XSEG_SIZE_SMALL_SEGMENT);
     const uint64_t max = xseg_max(bytes, fallback->device->context.total_bytes);
 
-    return params->expandable ? xseg_min(bytes + page - XSEG_SIZE_SMALL_SEGMENT, max)
+    return params->expandable ? xseg_min(bytes + page_bytes - XSEG_SIZE_SMALL_SEGMENT, max)
                               : params->segment_bytes;
 }
 
-/* Use memory that was freed; with `grows` also new memory, and what both have together. */
+/* Serve the request from memory that was freed; if `grows` is set, also by a growth and the early steps. */
 static xseg_status retry_without_waiting(struct fallback *fallback, bool grows)
 {
     const xseg_status status = grows ? search_and_grow(fallback) : free_completed_blocks(fallback);
@@ -427,14 +429,14 @@ static xseg_status retry_without_waiting(struct fallback *fallback, bool grows)
     return grows ? run_early_steps(fallback) : fallback->denied;
 }
 
-/* Try what needs no wait; then request memory that other processes leave idle, and retry until the time has elapsed.  The device
- * memory lock is released in between. */
+/* Run the early steps.  Then request idle memory of other processes, and retry until the time has elapsed.  The device memory
+ * lock is released between the retries. */
 static xseg_status wait_for_other_processes(struct fallback *fallback)
 {
     struct xseg_device *device = fallback->device;
     struct xseg_budget_wait budget_wait;
 
-    if (!xseg_budget_is_open(device) || !is_device_short(fallback, fallback->denied))
+    if (!xseg_budget_is_open(device) || !has_device_pressure(fallback, fallback->denied))
         return fallback->denied;
     xseg_status status = run_early_steps(fallback);
     if (!xseg_oom_cause_is_memory_pressure(status))
@@ -450,8 +452,8 @@ static xseg_status wait_for_other_processes(struct fallback *fallback)
 /* --- Devices without addresses or without pages. --- */
 
 /*
- * Serve a request for which there are no addresses.  Segments without mapped memory release their addresses first; else a
- * classic segment serves the request, which takes no more addresses than it needs.
+ * Serve a request after the driver was out of addresses.  First, segments without mapped memory release their addresses.  If
+ * that does not suffice, a classic segment serves the request; it uses no more addresses than its size.
  */
 static xseg_status grow_with_fewer_addresses(struct fallback *fallback)
 {
@@ -481,33 +483,34 @@ static xseg_status grow_with_fewer_addresses(struct fallback *fallback)
     return XSEG_OK;
 }
 
-/* Whether a growth has failed because pages could not be created or mapped, for another reason than memory pressure. */
+/* Whether a growth failed because pages could not be created or mapped, for a reason other than memory pressure. */
 static bool is_page_failure(struct fallback *fallback, xseg_status status)
 {
-    const unsigned before = fallback->page_failures;
+    const unsigned previous = fallback->page_failures;
 
     fallback->page_failures =
         atomic_load_explicit(&fallback->device->context.page_failures, memory_order_relaxed);
-    /* Pages whose size or properties the device does not support fail without such a call, or with a status of their own. */
-    return is_paged(fallback) && (status == XSEG_ERR_UNSUPPORTED ||
-                                  (status == XSEG_ERR_DRIVER && fallback->page_failures != before));
+    /* An unsupported page size or property fails with XSEG_ERR_UNSUPPORTED, in some cases without a driver call. */
+    return is_paged(fallback) &&
+           (status == XSEG_ERR_UNSUPPORTED ||
+            (status == XSEG_ERR_DRIVER && fallback->page_failures != previous));
 }
 
-/* Whether the driver, and no limit, has reported memory pressure that the counts of this process do not explain.  The
- * counts are compared first, since a device that is full by them needs no driver call. */
+/* Whether the driver, and no limit, has reported memory pressure that the memory of this process does not explain.  No driver
+ * call is necessary for this comparison. */
 static bool is_pressure_doubtful(const struct fallback *fallback, xseg_status status)
 {
     const struct xseg_device *device = fallback->device;
-    const uint64_t plenty =
+    const uint64_t ample =
         xseg_context_ample_bytes(&device->context, fallback->params->segment_bytes);
     const uint64_t physical = xseg_device_physical(device);
 
     return is_paged(fallback) && status == XSEG_ERR_NO_MEMORY &&
            device->oom_cause == XSEG_OOM_CAUSE_DRIVER && physical <= device->context.total_bytes &&
-           plenty <= device->context.total_bytes - physical;
+           ample <= device->context.total_bytes - physical;
 }
 
-/* Grow again, to find out whether a failure persists.  Returns the last status. */
+/* Repeat a growth, to determine whether a failure persists.  Returns the last status. */
 static xseg_status repeat_growth(struct fallback *fallback, bool is_doubtful, bool *persists)
 {
     xseg_status status = XSEG_OK;
@@ -520,7 +523,7 @@ static xseg_status repeat_growth(struct fallback *fallback, bool is_doubtful, bo
     return status;
 }
 
-/* Grow with a classic segment, as if the device made no pages.  A guarded block replaces one of the default pool. */
+/* Grow with a classic segment, as if pages were disabled on the device.  A guarded request is served from the default pool. */
 static xseg_status grow_without_pages(struct fallback *fallback)
 {
     struct xseg_device *device = fallback->device;
@@ -539,7 +542,7 @@ static xseg_status grow_without_pages(struct fallback *fallback)
     return status;
 }
 
-/* Make no pages on the device any more, because of the last failure. */
+/* Disable pages on the device because of the last failure. */
 static void disable_pages(struct fallback *fallback)
 {
     XSEG_ASSERT(xseg_device_makes_pages(fallback->device));
@@ -547,9 +550,9 @@ static void disable_pages(struct fallback *fallback)
     atomic_store_explicit(&fallback->device->is_unpaged, true, memory_order_relaxed);
 }
 
-/* Find out whether a failed growth means that the device cannot make pages.  Returns the status of the request, or XSEG_OK if
- * a classic segment serves the request or the request has to start again without pages. */
-static xseg_status check_pages(struct fallback *fallback, xseg_status status)
+/* Determine whether a growth failed because the device cannot create or map pages.  Returns the status of the request, or
+ * XSEG_OK if a classic segment serves the request or the request must start again without pages. */
+static xseg_status check_page_support(struct fallback *fallback, xseg_status status)
 {
     struct xseg_device *device = fallback->device;
     struct xseg_fail_saved saved;
@@ -577,8 +580,8 @@ static xseg_status check_pages(struct fallback *fallback, xseg_status status)
     return status;
 }
 
-/* Run the chain.  If a step finds that pages cannot be made, the chain runs again, and after that the request starts again
- * without pages. */
+/* Run the chain.  If a step fails because pages cannot be created or mapped, repeat the chain.  After
+ * XSEG_FALLBACK_ATTEMPTS such failures, disable pages, so that the request starts again without pages. */
 static xseg_status run_chain_and_check_pages(struct fallback *fallback, xseg_status denied)
 {
     xseg_status status = run_chain(fallback, denied);
@@ -593,7 +596,8 @@ static xseg_status run_chain_and_check_pages(struct fallback *fallback, xseg_sta
     return status;
 }
 
-static void log_changes(const struct fallback *fallback)
+/* Log that the request was the first one without virtual addresses, or has disabled pages.  No lock is held. */
+static void log_disabled_features(const struct fallback *fallback)
 {
     struct xseg_device *device = fallback->device;
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
@@ -618,8 +622,8 @@ static void log_changes(const struct fallback *fallback)
 
 /* --- The call. --- */
 
-/* Whether a request is rejected immediately, by PyTorch's rule.  With throw_on_cudamalloc_oom that is the case if no limit
- * denies the request, but the device has too little memory, or the fraction of rejections is exceeded. */
+/* Whether a request is rejected immediately, by PyTorch's rule: with throw_on_cudamalloc_oom, if rejection_fraction is
+ * exceeded, or if the device has too little memory and no memory fraction is set. */
 static bool is_rejected(const struct xseg_device *device, const struct xseg_alloc_params *params)
 {
     if (device->oom_cause == XSEG_OOM_CAUSE_REJECTION)
@@ -629,9 +633,8 @@ static bool is_rejected(const struct xseg_device *device, const struct xseg_allo
            device->oom_cause == XSEG_OOM_CAUSE_DEVICE;
 }
 
-/* Handle a growth that has failed. */
-static __attribute__((noinline)) xseg_status handle_failure(struct fallback *fallback,
-                                                            xseg_status status, bool *rejected)
+static __attribute__((noinline)) xseg_status
+handle_growth_failure(struct fallback *fallback, xseg_status status, bool *rejected)
 {
     struct xseg_device *device = fallback->device;
     const struct xseg_alloc_params *params = fallback->params;
@@ -639,7 +642,7 @@ static __attribute__((noinline)) xseg_status handle_failure(struct fallback *fal
     if (status == XSEG_ERR_NO_ADDRESSES)
         status = grow_with_fewer_addresses(fallback);
     if (status != XSEG_OK)
-        status = check_pages(fallback, status);
+        status = check_page_support(fallback, status);
     if (!xseg_oom_cause_is_memory_pressure(status))
         return status;
     *rejected = is_rejected(device, params);
@@ -673,14 +676,14 @@ xseg_status xseg_fallback_chain_alloc(const struct xseg_alloc_params *params,
     xseg_mutex_lock(&device->memory_lock);
     fallback.page_failures =
         atomic_load_explicit(&device->context.page_failures, memory_order_relaxed);
-    /* A guarded block needs pages; without them the request starts again. */
+    /* If pages were disabled, a guarded request starts again as a request that is not guarded. */
     if (!params->is_guarded || xseg_device_makes_pages(device)) {
         status = search_and_grow(&fallback);
         if (__builtin_expect(status != XSEG_OK, 0))
-            status = handle_failure(&fallback, status, rejected);
+            status = handle_growth_failure(&fallback, status, rejected);
     }
     xseg_mutex_unlock(&device->memory_lock);
     if (__builtin_expect(fallback.lacks_virtual_addresses || fallback.page_error[0] != '\0', 0))
-        log_changes(&fallback);
+        log_disabled_features(&fallback);
     return status;
 }

@@ -5,9 +5,9 @@
  *     miss              search under the device memory lock; collect garbage by age, if a limit requires it; grow
  *     ------------------------------------------------- the driver or a limit denies the growth
  *     completed events  free pending blocks whose events have completed
- *     other processes   with a budget: remap and allocate from fallback pools without a wait, then wait for memory that
- *                       other processes leave idle
- *     observers         call them without the device memory lock; if one has freed memory, search and grow again
+ *     other processes   with a budget: remap and allocate from fallback pools without a wait, then wait for idle memory
+ *                       of other processes
+ *     observers         call observers without the device memory lock; if one frees memory, search and grow again
  *     remap             new small pages, as few as the request needs; else idle pages of other segments, streams and
  *                       pools whose stream has finished
  *     remap, waiting    the same after waiting for the streams
@@ -20,26 +20,26 @@
  *     remap             again, with the released memory
  *     search            if memory of the arena was freed since the last search
  *     -------------------------------------------------
- *     out of memory, with an error message that reports where the memory is
+ *     out of memory, with an error message that contains an account of the memory
  *
- * The table `steps` in fallback_chain.c has the steps in their order, and for each kind of request the situations in which
- * a step runs.  A step takes only the memory that the request needs.  It either serves the request or changes only what is
- * cached.  During a capture no step waits or unmaps memory.  If an observer frees memory and the request still fails, the
- * chain runs again from the observers on, up to XSEG_LOW_MEMORY_CALLS_MAX times.  Only `release all` counts as a retry.
+ * The table `steps` in fallback_chain.c has the steps in their order, and for each kind of request the situations in which a
+ * step runs.  A step serves the request or fails; a step that fails affects only cached memory.  During a capture no step waits
+ * or unmaps memory.  If an observer frees memory and the request still fails, the chain runs again from the observers on, up to
+ * XSEG_LOW_MEMORY_CALLS_MAX times.  Only `release all` counts as a retry.
  *
  * A step that can free memory of the arena searches the free lists, unless no memory of the arena has become cached since the
  * last search (xseg_arena_generation()).
  *
  * Devices without pages: the probe at open can succeed although the driver later cannot create or map pages.  A growth that
- * fails for another reason than memory pressure is tried XSEG_FALLBACK_ATTEMPTS times in a row; then the device makes no
- * pages any more (xseg_device_makes_pages()), and requests start again with classic segments.  Memory that is mapped stays in
- * use.  An out-of-memory error of the driver is memory pressure, unless the driver also reports plenty of free memory and a
- * classic segment serves the request.
+ * fails for a reason other than memory pressure is attempted XSEG_FALLBACK_ATTEMPTS times; then pages are disabled on the
+ * device (xseg_device_makes_pages()), and requests start again with classic segments.  Mapped memory remains in use.  An
+ * out-of-memory error of the driver is memory pressure, unless the driver also reports ample free memory and a classic
+ * segment serves the request.
  *
  * Devices without addresses: segments without mapped memory release their address ranges; then a classic segment, which
  * needs no more addresses than its bytes, serves the request.
  *
- * Locking: the chain takes the device memory lock, and releases it while observers or other processes are notified.
+ * Locking: the chain locks the device memory lock, and releases it while it calls observers or waits for other processes.
  */
 #ifndef XSEG_CORE_FALLBACK_CHAIN_H
 #define XSEG_CORE_FALLBACK_CHAIN_H
@@ -57,16 +57,16 @@
  * the error message of the request, in three parts:
  *
  *     cause      out of memory on device 0, 2.00 MiB requested
- *     account    where the memory of the device is: allocated, pending free, cached, fragmented, ...
- *     advice     the changes of which each would have served the request, such as a higher limit
+ *     account    the memory of the device by state: allocated, pending free, cached, fragmented, ...
+ *     advice     changes each of which alone would have served the request, such as a higher limit
  *
  * The account is complete: its parts add up to the physical memory of this allocator.  Advice is computed from the account;
- * a change that would not have been enough by itself is not mentioned.
+ * a change that does not suffice by itself is omitted.
  *
  * Locking: the caller holds the device memory lock and no other lock, except where a function says otherwise.
  */
 
-/* Whether a status means that memory, addresses or a limit are exhausted. */
+/* Whether a status means that memory or addresses are exhausted, or that a limit is reached. */
 static inline bool xseg_oom_cause_is_memory_pressure(xseg_status status)
 {
     return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
@@ -97,14 +97,14 @@ xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_para
 /*
  * Notify observers of low memory or of a failed request.  No lock is held.
  *
- * attempt: how often the observers were called for this request before
+ * attempt: number of earlier calls of the observers for this request
  * Returns: whether an observer requests a retry
  * Cost:    one memory query if there is such an observer, else none
  */
 bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *params,
                      xseg_status status, enum xseg_observer_event subject, unsigned attempt);
 
-/* Attempts of a growth that fails without memory pressure, before the device makes no pages any more. */
+/* Number of attempts of a growth that fails without memory pressure, before pages are disabled on the device. */
 #define XSEG_FALLBACK_ATTEMPTS 3u
 
 /*
@@ -112,7 +112,7 @@ bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *p
  * (xseg_oom_cause_is_memory_pressure()).
  *
  * rejected: set to whether the request was rejected immediately, see throw_on_cudamalloc_oom
- * Returns: XSEG_OK and the block, allocated; XSEG_OK and no block: the device makes no pages any more, and the request has to
+ * Returns: XSEG_OK and the block, allocated; XSEG_OK and no block: pages were disabled on the device, and the request must
  *          start again; XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT, XSEG_ERR_NO_ADDRESSES, XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER,
  *          XSEG_ERR_DEVICE_LOST, XSEG_ERR_PAUSED
  */

@@ -17,10 +17,10 @@
 xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
 {
     const uint64_t limit = atomic_load_explicit(&pool->limit, memory_order_relaxed);
-    const uint64_t has = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
+    const uint64_t reserved = atomic_load_explicit(&pool->reserved, memory_order_relaxed);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    pool->is_at_limit = has > limit || more > limit - has;
+    pool->is_at_limit = reserved > limit || more > limit - reserved;
     if (!pool->is_at_limit)
         return XSEG_OK;
     return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_POOL, more);
@@ -79,7 +79,7 @@ xseg_status xseg_growth_fail_unpaged(const struct xseg_device *device)
 
 /* --- Candidate ranges. --- */
 
-/* A block if it can be part of a candidate range, as cached and unmapped blocks can; else NULL. */
+/* Return a block if it can be part of a candidate range, because it is cached or unmapped; else NULL. */
 static struct xseg_block *usable_block(struct xseg_block *block)
 {
     return block != NULL &&
@@ -88,7 +88,8 @@ static struct xseg_block *usable_block(struct xseg_block *block)
                : NULL;
 }
 
-/* The first block of a candidate range whose first unmapped block is given: the block before it, if that is cached. */
+/* Find the first block of the candidate range of which `unmapped` is the first unmapped block: the previous block if that is
+ * cached. */
 static struct xseg_block *find_first_block(struct xseg_block *unmapped)
 {
     struct xseg_block *const prev = unmapped->prev;
@@ -101,7 +102,7 @@ static struct xseg_block *find_first_block(struct xseg_block *unmapped)
  * there is none. */
 static struct xseg_block *find_lowest_candidate(const struct xseg_arena *arena, uint64_t bytes)
 {
-    struct xseg_block *empty = NULL; /* the first extent without memory that is long enough */
+    struct xseg_block *empty = NULL; /* of the first extent without memory that is long enough */
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA) && bytes > 0);
     for (struct xseg_block *unmapped = xseg_tree_first(arena->records, arena->unmapped_blocks);
@@ -124,28 +125,28 @@ static struct xseg_block *find_lowest_candidate(const struct xseg_arena *arena, 
     return empty;
 }
 
-/* Bytes of an unmapped block that `bytes` need: up to the end of a full page, or of a small one. */
-static uint64_t needed_bytes_of(const struct xseg_block *unmapped, uint64_t bytes, bool small)
+/* Get the bytes of an unmapped block to map for `bytes`: up to the end of a full page, or of a small page. */
+static uint64_t needed_bytes_of_block(const struct xseg_block *unmapped, uint64_t bytes, bool small)
 {
     const struct xseg_segment *segment = &unmapped->extent->segment;
     XSEG_ASSERT(unmapped->state == XSEG_BLOCK_UNMAPPED && bytes > 0);
-    const uint64_t page = small ? segment->granule_bytes : segment->page_bytes;
-    const uint64_t begin = unmapped->base - segment->base;
-    const uint64_t granule = xseg_round_up(begin + bytes, page) / segment->granule_bytes;
+    const uint64_t page_bytes = small ? segment->granule_bytes : segment->page_bytes;
+    const uint64_t offset = unmapped->base - segment->base;
+    const uint64_t granule = xseg_round_up(offset + bytes, page_bytes) / segment->granule_bytes;
 
     if (granule >= segment->granules)
         return unmapped->bytes;
-    return xseg_segment_page_end(segment, (uint32_t)granule) * segment->granule_bytes - begin;
+    return xseg_segment_page_end(segment, (uint32_t)granule) * segment->granule_bytes - offset;
 }
 
-/* Bytes to be mapped for a candidate range from a block on; UINT64_MAX if the range is too short. */
+/* Count the bytes to map for a candidate range that starts at a block; UINT64_MAX if the range is too short. */
 static uint64_t count_missing_from(struct xseg_block *block, uint64_t bytes)
 {
     uint64_t sum = 0, missing = 0;
 
     for (; block != NULL && sum < bytes; block = usable_block(block->next)) {
         if (!block->mapped)
-            missing += xseg_min(needed_bytes_of(block, bytes - sum, true), block->bytes);
+            missing += xseg_min(needed_bytes_of_block(block, bytes - sum, true), block->bytes);
         sum += block->bytes;
     }
     return sum < bytes ? UINT64_MAX : missing;
@@ -186,7 +187,7 @@ static void claim_candidate(struct xseg_arena *arena, struct xseg_block *first, 
     *candidate = (struct xseg_candidate){.small = small};
     while (sum < bytes) {
         XSEG_ASSERT(next != NULL);
-        const uint64_t needed = next->mapped ? 0 : needed_bytes_of(next, bytes - sum, small);
+        const uint64_t needed = next->mapped ? 0 : needed_bytes_of_block(next, bytes - sum, small);
 
         if (!next->mapped && xseg_block_is_whole(next)) {
             /* PyTorch has destroyed the empty segment, and registers a new one. */
@@ -227,15 +228,15 @@ xseg_status xseg_candidate_map(struct xseg_candidate *candidate)
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && candidate->failed == NULL);
     for (struct xseg_block *block = candidate->first;; block = block->next) {
-        const uint64_t begin = block->base - segment->base;
+        const uint64_t offset = block->base - segment->base;
         xseg_status status = XSEG_OK;
 
         XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
         if (!block->mapped &&
-            !xseg_page_map_populate(extent->arena->page_map, extent, begin, begin + block->bytes))
+            !xseg_page_map_populate(extent->arena->page_map, extent, offset, offset + block->bytes))
             status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment tables");
         else if (!block->mapped)
-            status = xseg_segment_map(segment, (uint32_t)(begin / granule),
+            status = xseg_segment_map(segment, (uint32_t)(offset / granule),
                                       (uint32_t)(block->bytes / granule), &source);
         if (status != XSEG_OK) {
             candidate->failed = block;
@@ -255,7 +256,7 @@ struct xseg_block *xseg_candidate_settle(struct xseg_arena *arena,
                                          const struct xseg_candidate *candidate, bool mapped)
 {
     struct xseg_block *block = candidate->first, *next, *result;
-    uint64_t requested = 0; /* of the block that was mapped last */
+    uint64_t last_requested = 0; /* `requested` of the block that was mapped last */
     bool has_grown = false;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
@@ -267,12 +268,12 @@ struct xseg_block *xseg_candidate_settle(struct xseg_arena *arena,
         mapped = mapped && block != candidate->failed;
         if (!block->mapped && mapped) {
             block->mapped = has_grown = true;
-            requested = block->requested;
+            last_requested = block->requested;
             xseg_arena_run_free_actions(arena, block->extent, block->base, block->bytes);
             xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, block->bytes);
         } else if (block->mapped && has_grown) {
             /* As in PyTorch, new memory keeps its `requested` when it coalesces with cached blocks. */
-            block->requested = requested;
+            block->requested = last_requested;
         }
         result = xseg_arena_settle(arena, block);
         if (is_last)
@@ -299,19 +300,19 @@ uint64_t xseg_candidate_covered(const struct xseg_candidate *candidate,
     const uint64_t granule = segment->granule_bytes;
     const struct xseg_page_source source = {.use_small = candidate->small,
                                             .max_page_bytes = candidate->max_page_bytes};
-    uint64_t small = xseg_page_cache_usable_bytes(segment->page_cache, granule, filter),
+    uint64_t small_bytes = xseg_page_cache_usable_bytes(segment->page_cache, granule, filter),
              covered = 0;
-    uint64_t full =
+    uint64_t full_bytes =
         segment->page_bytes == granule
             ? 0
             : xseg_page_cache_usable_bytes(segment->page_cache, segment->page_bytes, filter);
 
-    for (const struct xseg_block *block = candidate->first; small + full != 0;
+    for (const struct xseg_block *block = candidate->first; small_bytes + full_bytes != 0;
          block = block->next) {
         if (!block->mapped)
-            covered += xseg_segment_covered_by_idle(
+            covered += xseg_segment_bytes_from_page_cache(
                 segment, (uint32_t)((block->base - segment->base) / granule),
-                (uint32_t)(block->bytes / granule), &source, &full, &small);
+                (uint32_t)(block->bytes / granule), &source, &full_bytes, &small_bytes);
         if (block == candidate->last)
             break;
     }
@@ -390,7 +391,7 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_alloc
 
 /*
  * Choose the sizes of the pages to map in a candidate range.  After memory pressure, pages are small as long as more than half
- * of the limit is in use: remaps for later requests would have to release full pages and create small ones.
+ * of the limit is in use: later remaps would have to release full pages and create small ones.
  *
  * page_size:small always maps small pages.  page_size:auto also maps small pages for a small growth in the last sixteenth of
  * the limit.  Up to three quarters of the limit it maps long pages, since the driver's work is O(pages).  No page is longer
@@ -401,17 +402,17 @@ static void choose_page_sizes(struct xseg_device *device, const struct xseg_allo
 {
     const struct xseg_segment *segment = &candidate->first->extent->segment;
     const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
-    const uint64_t taken = xseg_device_physical(device) + candidate->missing;
+    const uint64_t physical = xseg_device_physical(device) + candidate->missing;
 
     XSEG_ASSERT(candidate->first->extent->arena->device == device);
-    device->is_memory_low = device->is_memory_low && taken > limit / 2;
+    device->is_memory_low = device->is_memory_low && physical > limit / 2;
     candidate->small =
         device->is_memory_low || params->config->page_sizes == XSEG_CONFIG_PAGES_SMALL;
     if (params->config->page_sizes != XSEG_CONFIG_PAGES_AUTO)
         return;
-    if (taken > limit - limit / 16 && candidate->missing < 16 * segment->page_bytes)
+    if (physical > limit - limit / 16 && candidate->missing < 16 * segment->page_bytes)
         candidate->small = true;
-    if (taken <= limit - limit / 4)
+    if (physical <= limit - limit / 4)
         candidate->max_page_bytes = xseg_min(candidate->missing / 16, 512 * XSEG_MIB);
 }
 

@@ -157,24 +157,24 @@ xseg_status xseg_oom_cause_fail(struct xseg_pool *pool, enum xseg_oom_cause caus
  *     total    = free + used_by_others + physical
  *     physical = allocated + pending + cached + fragmented + retained + pinned + exported + claimed + page_cache + unreleased
  *
- * The sums are of one moment, because no memory is mapped or unmapped while the device memory lock is held.  The blocks of
- * each arena are read under its lock.
+ * No memory is mapped or unmapped while the device memory lock is held, so the sums of mapped memory are consistent.  The
+ * blocks of each arena are read under the arena's lock.
  */
 struct account {
-    uint64_t total, free,
-        used_by_others; /* free: from the driver, or computed if the query fails */
+    /* `free` is returned by the driver, or computed if the query fails. */
+    uint64_t total, free, used_by_others;
     uint64_t physical;
     uint64_t allocated, pending;
     uint64_t cached;     /* by pools whose memory can be released: whole pages or segments */
-    uint64_t fragmented; /* the same, on pages with blocks in use */
+    uint64_t fragmented; /* by the same pools: in pages or segments with blocks in use */
     uint64_t retained;   /* cached by pools that users retain */
-    uint64_t pinned,
-        exported;        /* cached by pools whose memory can be released, in pages that stay */
+    /* Cached by pools whose memory can be released, but in pages that cannot be released. */
+    uint64_t pinned, exported;
     uint64_t claimed;    /* by other threads */
     uint64_t page_cache; /* unmapped pages */
     uint64_t unreleased; /* the driver call that releases the memory has failed */
 
-    /* Parts of the members above that would be free in whole pages or segments under a condition. */
+    /* Parts of the members above that would be releasable as whole pages or segments under a condition. */
     uint64_t retained_whole; /* retained: if no user retained the pools */
     uint64_t pending_whole;  /* pending: if the other streams had completed */
     uint64_t small_whole;    /* fragmented: if all pages were small */
@@ -182,33 +182,33 @@ struct account {
     uint64_t classic_small;  /* the same if all pages were small as well */
 
     uint64_t longest_block; /* the longest cached block of the arena */
-    uint64_t missing;       /* bytes that the request has to map or allocate, at least */
+    uint64_t missing;       /* minimum number of bytes that the request must map or allocate */
 
     const struct xseg_arena *arena; /* of the request */
-    uint64_t large_page_bytes;      /* of an expandable segment of large blocks */
+    uint64_t large_page_bytes;      /* page size of an expandable segment of large blocks */
 };
 
-/* Bytes of the whole pages, or of the whole segment, that a block covers which is not in use. */
+/* Get the bytes of whole pages, or of the whole segment, in a block that is not in use. */
 static struct xseg_idle_bytes whole_bytes_of(const struct xseg_block_view *view)
 {
     return xseg_idle_whole_bytes(&view->extent->segment, view->base, view->bytes);
 }
 
-/* Bytes that a cached block has in whole small pages, without those in whole pages. */
+/* Count the bytes of whole small pages in a cached block, without those of whole pages. */
 static uint64_t count_small_whole(const struct xseg_block_view *view,
                                   const struct xseg_idle_bytes *whole)
 {
     const struct xseg_segment *segment = &view->extent->segment;
     const uint64_t granule = segment->granule_bytes;
-    const uint64_t have = whole->releasable + whole->held.pinned + whole->held.exported;
-    const uint64_t from = xseg_round_up(view->base - segment->base, granule);
-    const uint64_t to = xseg_round_down(xseg_block_view_end(view) - segment->base, granule);
+    const uint64_t counted = whole->releasable + whole->retained.pinned + whole->retained.exported;
+    const uint64_t start = xseg_round_up(view->base - segment->base, granule);
+    const uint64_t end = xseg_round_down(xseg_block_view_end(view) - segment->base, granule);
 
-    return from < to && to - from > have ? to - from - have : 0;
+    return start < end && end - start > counted ? end - start - counted : 0;
 }
 
-/* Bytes in whole pages that a block of a classic segment would have in an expandable segment, at least: the position of the
- * block in its pages is unknown. */
+/* Get a lower bound of the bytes of whole pages that a block of a classic segment would have in an expandable segment; the
+ * position of the block in its pages is unknown. */
 static uint64_t count_classic_whole(const struct xseg_block_view *view, uint64_t page)
 {
     XSEG_ASSERT(page > 0);
@@ -230,12 +230,13 @@ static void account_cached(struct account *account, const struct xseg_arena *are
         return;
     }
     account->cached += whole.releasable;
-    account->pinned += whole.held.pinned;
-    account->exported += whole.held.exported;
-    account->fragmented += view->bytes - whole.releasable - whole.held.pinned - whole.held.exported;
+    account->pinned += whole.retained.pinned;
+    account->exported += whole.retained.exported;
+    account->fragmented +=
+        view->bytes - whole.releasable - whole.retained.pinned - whole.retained.exported;
     if (xseg_extent_is_expandable(view->extent))
         account->small_whole += count_small_whole(view, &whole);
-    else if (whole.releasable + whole.held.pinned == 0 && !arena->pool->has_own_memory) {
+    else if (whole.releasable + whole.retained.pinned == 0 && !arena->pool->has_own_memory) {
         account->classic_small += count_classic_whole(view, XSEG_SIZE_SMALL_SEGMENT);
         account->classic_whole += count_classic_whole(
             view, arena->is_small ? XSEG_SIZE_SMALL_SEGMENT : account->large_page_bytes);
@@ -258,7 +259,7 @@ static void account_block(void *self, const struct xseg_block_view *view)
         account_cached(account, arena, view);
 }
 
-/* Bytes that the request has to map, in small pages at the position where the fewest are missing, or to allocate. */
+/* Count the bytes that the request must map, in small pages in the cheapest candidate range, or must allocate. */
 static uint64_t count_missing(struct xseg_arena *arena, const struct xseg_alloc_params *params)
 {
     const uint64_t granule = arena->device->context.granularity;
@@ -308,23 +309,23 @@ static void collect_account(struct account *account, struct xseg_arena *arena,
         account->total - xseg_min(account->total, account->free + account->physical);
 }
 
-/* Append a part of the account, unless it is 0. */
-static void print_part(struct xseg_strbuf *text, const char **before, uint64_t bytes,
-                       const char *what)
+/* Append a part of the account, unless it is 0.  separator: text before the part, then ", " */
+static void print_part(struct xseg_strbuf *text, const char **separator, uint64_t bytes,
+                       const char *state)
 {
     if (bytes == 0)
         return;
-    xseg_strbuf_printf(text, "%s", *before);
+    xseg_strbuf_printf(text, "%s", *separator);
     xseg_strbuf_add_mib(text, bytes);
-    xseg_strbuf_printf(text, " %s", what);
-    *before = ", ";
+    xseg_strbuf_printf(text, " %s", state);
+    *separator = ", ";
 }
 
 /* Append the account: "; 100.00 MiB needed from the driver, ...". */
 static void print_account(struct xseg_strbuf *text, const struct account *account)
 {
     const struct xseg_device *device = account->arena->device;
-    const char *before = ", ", *part = ": ", *more = "; ";
+    const char *main_separator = ", ", *part_separator = ": ", *note_separator = "; ";
 
     xseg_strbuf_printf(text, "; ");
     xseg_strbuf_add_mib(text, account->missing);
@@ -334,40 +335,41 @@ static void print_account(struct xseg_strbuf *text, const struct account *accoun
     xseg_strbuf_printf(text, " of ");
     xseg_strbuf_add_mib(text, account->total);
     xseg_strbuf_printf(text, " free");
-    print_part(text, &before, account->used_by_others, "used by others");
+    print_part(text, &main_separator, account->used_by_others, "used by others");
     xseg_strbuf_printf(text, ", ");
     xseg_strbuf_add_mib(text, account->physical);
     xseg_strbuf_printf(text, " used by this allocator");
-    print_part(text, &part, account->allocated, "allocated");
-    print_part(text, &part, account->pending, "pending free");
-    print_part(text, &part, account->cached, "cached");
-    print_part(text, &part, account->fragmented, "fragmented");
-    print_part(text, &part, account->retained, "cached by private pools");
-    print_part(text, &part, account->pinned, "cached and pinned");
-    print_part(text, &part, account->exported, "cached and exported");
-    print_part(text, &part, account->claimed, "claimed by other threads");
-    print_part(text, &part, account->page_cache, "in the page cache");
-    print_part(text, &part, account->unreleased, "unreleased");
-    print_part(text, &more, account->longest_block, "in the largest cached block on this stream");
-    print_part(text, &more, device->unused_quota, "reserved by quotas of ranges");
+    print_part(text, &part_separator, account->allocated, "allocated");
+    print_part(text, &part_separator, account->pending, "pending free");
+    print_part(text, &part_separator, account->cached, "cached");
+    print_part(text, &part_separator, account->fragmented, "fragmented");
+    print_part(text, &part_separator, account->retained, "cached by private pools");
+    print_part(text, &part_separator, account->pinned, "cached and pinned");
+    print_part(text, &part_separator, account->exported, "cached and exported");
+    print_part(text, &part_separator, account->claimed, "claimed by other threads");
+    print_part(text, &part_separator, account->page_cache, "in the page cache");
+    print_part(text, &part_separator, account->unreleased, "unreleased");
+    print_part(text, &note_separator, account->longest_block,
+               "in the largest cached block on this stream");
+    print_part(text, &note_separator, device->unused_quota, "reserved by quotas of ranges");
 }
 
 /* --- Advice. --- */
 
-/* A request that failed, for which changes are sought. */
+/* A request that failed, and the account, from which advice is computed. */
 struct denied_request {
     struct xseg_pool *pool;
     const struct xseg_alloc_params *params;
     const struct account *account;
-    uint64_t idle; /* bytes that the device releases before it exceeds a limit */
+    uint64_t idle; /* bytes that the device would release before the request fails */
 };
 
 /* Physical memory if `freed` bytes were released and the request was served. */
 static uint64_t physical_after(const struct denied_request *request, uint64_t freed)
 {
-    const uint64_t taken = request->account->physical;
+    const uint64_t physical = request->account->physical;
 
-    return taken - xseg_min(taken, freed) + request->account->missing;
+    return physical - xseg_min(physical, freed) + request->account->missing;
 }
 
 /* Reserved bytes of the pool if the request was served. */
@@ -391,7 +393,7 @@ static uint64_t free_after(const struct denied_request *request, uint64_t freed)
     return free - xseg_min(free, request->account->missing);
 }
 
-static bool leaves_free_memory(const struct denied_request *request, uint64_t freed)
+static bool keeps_min_free_memory(const struct denied_request *request, uint64_t freed)
 {
     return free_after(request, freed) >=
            xseg_device_free_min(request->pool->device, request->params->config);
@@ -400,7 +402,7 @@ static bool leaves_free_memory(const struct denied_request *request, uint64_t fr
 static bool is_within_limits(const struct denied_request *request, uint64_t freed)
 {
     return physical_after(request, freed) <= xseg_device_limit(request->pool->device) &&
-           leaves_free_memory(request, freed) &&
+           keeps_min_free_memory(request, freed) &&
            pool_bytes_after(request) <=
                atomic_load_explicit(&request->pool->limit, memory_order_relaxed);
 }
@@ -411,8 +413,8 @@ static bool would_suffice(const struct denied_request *request, uint64_t freed)
     return has_driver_memory(request, freed) && is_within_limits(request, freed);
 }
 
-/* The smallest fraction, to four digits, that allows this number of bytes. */
-static double fraction_for(const struct xseg_device *device, uint64_t bytes)
+/* The smallest fraction, with four decimals, that allows this number of bytes. */
+static double min_fraction_for(const struct xseg_device *device, uint64_t bytes)
 {
     const double total = (double)device->context.total_bytes;
     XSEG_ASSERT(total > 0);
@@ -423,56 +425,56 @@ static double fraction_for(const struct xseg_device *device, uint64_t bytes)
     return (double)parts / 10000;
 }
 
-static uint64_t mib_for(uint64_t bytes)
+static uint64_t round_up_to_mib(uint64_t bytes)
 {
     return bytes / XSEG_MIB + (bytes % XSEG_MIB != 0);
 }
 
-/* Append the limits that the request would exceed, each with a value that allows the request.  Idle memory does not count: a
- * limit that holds after idle memory is released need not rise.  before: text before the first change */
+/* Append the limits that the request would exceed, each with a value that allows the request.  A limit that suffices after idle
+ * memory is released is omitted.  separator: text before the first change */
 static void print_limit_changes(struct xseg_strbuf *text, const struct denied_request *request,
-                                const char *before)
+                                const char *separator)
 {
     const char *raise = "raise ";
     const struct xseg_device *device = request->pool->device;
     const struct xseg_config *config = request->params->config;
-    const uint64_t then = physical_after(request, request->idle);
+    const uint64_t physical = physical_after(request, request->idle);
     const uint64_t hard = atomic_load_explicit(&device->limits.hard, memory_order_relaxed);
 
     XSEG_ASSERT(!is_within_limits(request, request->idle));
     if (pool_bytes_after(request) >
         atomic_load_explicit(&request->pool->limit, memory_order_relaxed)) {
-        xseg_strbuf_printf(text, "%s%slimit_bytes of pool %s to %" PRIu64 " MiB or more", before,
+        xseg_strbuf_printf(text, "%s%slimit_bytes of pool %s to %" PRIu64 " MiB or more", separator,
                            raise, xseg_pool_label(request->pool),
-                           mib_for(pool_bytes_after(request)));
-        before = ", and ";
+                           round_up_to_mib(pool_bytes_after(request)));
+        separator = ", and ";
         raise = "";
     }
-    if (then > hard) {
+    if (physical > hard) {
         xseg_strbuf_printf(text,
                            hard == config->hard_limit_bytes
                                ? "%s%shard_limit_mb to %" PRIu64 " or more"
                                : "%s%shard_bytes of xseg_limits_set() to %" PRIu64 " MiB or more",
-                           before, raise, mib_for(then));
-        before = ", and ";
+                           separator, raise, round_up_to_mib(physical));
+        separator = ", and ";
         raise = "";
     }
     const double fraction = atomic_load_explicit(&device->limits.fraction, memory_order_relaxed);
-    if (fraction < 1.0 && then > (uint64_t)(fraction * (double)device->context.total_bytes)) {
-        xseg_strbuf_printf(text, "%s%sper_process_memory_fraction to %.4f or more", before, raise,
-                           fraction_for(device, then));
-        before = ", and ";
+    if (fraction < 1.0 && physical > (uint64_t)(fraction * (double)device->context.total_bytes)) {
+        xseg_strbuf_printf(text, "%s%sper_process_memory_fraction to %.4f or more", separator,
+                           raise, min_fraction_for(device, physical));
+        separator = ", and ";
     }
-    if (!leaves_free_memory(request, request->idle)) {
+    if (!keeps_min_free_memory(request, request->idle)) {
         const uint64_t mib = free_after(request, request->idle) / XSEG_MIB;
 
-        xseg_strbuf_printf(text, "%slower device_free_min_mb to %" PRIu64 "%s", before, mib,
+        xseg_strbuf_printf(text, "%slower device_free_min_mb to %" PRIu64 "%s", separator, mib,
                            mib == 0 ? "" : " or less");
     }
 }
 
-/* Choose a setting under which memory cached next to blocks in use would have been released; NULL if there is none. */
-static const char *choose_page_setting(const struct denied_request *request)
+/* Find a setting with which fragmented memory could have been released, and the request served; NULL if there is none. */
+static const char *find_page_setting(const struct denied_request *request)
 {
     const struct account *account = request->account;
     const struct xseg_config *config = request->params->config;
@@ -494,34 +496,34 @@ static const char *choose_page_setting(const struct denied_request *request)
 
 /* Append each change that suffices by itself: "; release ..., or raise ...". */
 static void print_changes(struct xseg_strbuf *text, const struct denied_request *request,
-                          bool captures)
+                          bool is_capturing)
 {
     const struct account *account = request->account;
-    const char *pages = captures ? NULL : choose_page_setting(request);
+    const char *page_setting = is_capturing ? NULL : find_page_setting(request);
     bool is_first = true;
 
-    if (!captures && account->retained_whole != 0 &&
+    if (!is_capturing && account->retained_whole != 0 &&
         would_suffice(request, request->idle + account->retained_whole)) {
         xseg_strbuf_printf(text, "; release unused private pools");
         is_first = false;
     }
-    if (pages != NULL) {
-        xseg_strbuf_printf(text, "%s%s", is_first ? "; " : ", or ", pages);
+    if (page_setting != NULL) {
+        xseg_strbuf_printf(text, "%s%s", is_first ? "; " : ", or ", page_setting);
         is_first = false;
     }
     if (!is_within_limits(request, request->idle) && has_driver_memory(request, request->idle))
         print_limit_changes(text, request, is_first ? "; " : ", or ");
 }
 
-/* Append the changes of which each would have served the request, such as "; raise hard_limit_mb to 220 or more". */
+/* Append changes each of which alone would have served the request, such as "; raise hard_limit_mb to 220 or more". */
 static void print_advice(struct xseg_strbuf *text, const struct xseg_arena *arena,
                          const struct xseg_alloc_params *params, const struct account *account,
                          bool rejected)
 {
-    const bool captures = xseg_pending_captures(arena->device->pending);
+    const bool is_capturing = xseg_pending_captures(arena->device->pending);
     const struct denied_request request = {
         arena->pool, params, account,
-        captures || rejected ? 0 : account->cached + account->page_cache};
+        is_capturing || rejected ? 0 : account->cached + account->page_cache};
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && account->arena == arena);
     if (rejected) {
@@ -534,16 +536,16 @@ static void print_advice(struct xseg_strbuf *text, const struct xseg_arena *aren
     if (arena->pool->has_own_memory ? arena->device->oom_cause == XSEG_OOM_CAUSE_DRIVER
                                     : would_suffice(&request, request.idle))
         return;
-    if (captures && would_suffice(&request, account->cached + account->pending_whole)) {
+    if (is_capturing && would_suffice(&request, account->cached + account->pending_whole)) {
         xseg_strbuf_printf(text, "; end the capture first, no memory is released during a capture");
         return;
     }
-    print_changes(text, &request, captures);
+    print_changes(text, &request, is_capturing);
 }
 
 /* --- Error message and observers. --- */
 
-/* Append the driver call that failed, if no limit denied the request before. */
+/* Append the driver call that failed, if no limit denied the request. */
 static void print_driver_call(struct xseg_strbuf *text, const struct xseg_arena *arena,
                               xseg_status status)
 {
@@ -598,7 +600,7 @@ bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *p
     XSEG_ASSERT(xseg_oom_cause_is_memory_pressure(status) && subject <= XSEG_OBSERVER_REJECTED);
     if (!xseg_observers_are_registered(observers, subject))
         return false;
-    /* Observers can call functions that fail. */
+    /* Observers may call functions of this library that fail and replace the error message. */
     xseg_fail_save(&saved);
     xseg_strbuf_init(&message, buffer, sizeof(buffer));
     xseg_fail_print(&message);

@@ -10,7 +10,7 @@ static struct xseg_page_kind page_kind_of(const struct xseg_remap_plan *plan, ui
     return (struct xseg_page_kind){page, plan->filter.properties, NULL};
 }
 
-/* Bytes of pages of one size that the candidate range can hold. */
+/* Get the maximum number of bytes of pages of one size that can be mapped in the candidate range. */
 static uint64_t max_usable_bytes(const struct xseg_remap_plan *plan, uint64_t page)
 {
     if (page == plan->granule_bytes)
@@ -18,7 +18,7 @@ static uint64_t max_usable_bytes(const struct xseg_remap_plan *plan, uint64_t pa
     return page == plan->page_bytes ? plan->full_pages * page : 0;
 }
 
-/* Bytes of the idle pages of one size that the request can use. */
+/* Get the bytes of idle pages of one size that the request can use. */
 static uint64_t usable_bytes(const struct xseg_remap_plan *plan, uint64_t page)
 {
     return xseg_min(
@@ -26,7 +26,7 @@ static uint64_t usable_bytes(const struct xseg_remap_plan *plan, uint64_t page)
         max_usable_bytes(plan, page));
 }
 
-/* Bytes that idle pages cover: small pages, and full pages up to the number of full-page slots. */
+/* Get the bytes that idle pages cover: small pages, and full pages up to the number of full-page slots. */
 static uint64_t covered_bytes(const struct xseg_remap_plan *plan)
 {
     const uint64_t page = plan->page_bytes;
@@ -37,9 +37,9 @@ static uint64_t covered_bytes(const struct xseg_remap_plan *plan)
 
 static uint64_t missing_bytes(const struct xseg_remap_plan *plan)
 {
-    const uint64_t have = covered_bytes(plan);
+    const uint64_t covered = covered_bytes(plan);
 
-    return have < plan->bytes ? plan->bytes - have : 0;
+    return covered < plan->bytes ? plan->bytes - covered : 0;
 }
 
 /* Deny the creation of a page.  limit: the result of xseg_device_allowance() */
@@ -55,8 +55,8 @@ static xseg_status deny_page(const struct xseg_remap_plan *plan, uint64_t limit,
     return xseg_oom_cause_fail(plan->arena->pool, cause, page);
 }
 
-/* Create pages of one size while at least a page is missing, as far as limits and the driver allow.  The limit that leaves
- * device_free_min_mb free is that of the last query. */
+/* Create pages of one size while at least one page is missing and limits and the driver allow it.  device->free_limit, which
+ * keeps device_free_min_mb free, is from the last memory query. */
 static xseg_status create_pages_of_size(const struct xseg_remap_plan *plan, uint64_t page)
 {
     struct xseg_device *device = plan->arena->device;
@@ -85,7 +85,8 @@ static bool is_creation_denied(xseg_status status)
     return status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT;
 }
 
-/* Create full pages first, since ten small ones cost ten times as much; small pages for the rest. */
+/* Create full pages first, because ten small pages need ten times as many driver calls; then small pages for the
+ * remaining bytes. */
 static xseg_status create_full_and_small_pages(const struct xseg_remap_plan *plan)
 {
     const xseg_status status = create_pages_of_size(plan, plan->page_bytes);
@@ -106,7 +107,7 @@ static xseg_status create_pages(const struct xseg_remap_plan *plan)
 
 /* --- Surplus pages. --- */
 
-/* Find the kind of an idle page that the request cannot use; a kind of 0 bytes if there is none. */
+/* Find the kind of an idle page that the request cannot use.  Returns a kind of 0 bytes if there is none. */
 static struct xseg_page_kind find_surplus_kind(const struct xseg_remap_plan *plan)
 {
     const struct xseg_page_cache *pages = &plan->arena->device->page_cache;
@@ -124,14 +125,14 @@ static struct xseg_page_kind find_surplus_kind(const struct xseg_remap_plan *pla
     return (struct xseg_page_kind){0, 0, NULL};
 }
 
-/* Whether full pages may fit in the memory of a surplus page after its release. */
+/* Whether the memory of a surplus page may suffice for full pages. */
 static bool fits_full_pages(const struct xseg_remap_plan *plan, struct xseg_page_kind kind)
 {
     return kind.bytes > plan->page_bytes ||
            (kind.bytes == plan->page_bytes && kind.properties != plan->filter.properties);
 }
 
-/* Use a page that was prepared for another owner, if the request can use it as it is. */
+/* Reassign a page that was prepared for another owner, if its size and properties suit the request. */
 static bool reassign_prepared_page(const struct xseg_remap_plan *plan, struct xseg_page_kind kind)
 {
     const struct xseg_page_filter *filter = &plan->filter;

@@ -20,7 +20,7 @@
 /* The budget of addresses of all devices: half of the 47 bits. */
 #define ALL_ADDRESSES (2 * XSEG_GROWTH_ADDRESSES)
 
-/* The maximum number of segments of an arena in quarantine; then the older half is destroyed. */
+/* The maximum number of segments of an arena in quarantine.  When it is exceeded, the older half is destroyed. */
 #define QUARANTINE_MAX 4096u
 
 _Static_assert(XSEG_GROWTH_ADDRESSES >> XSEG_PAGE_MAP_ADDRESS_BITS == 0,
@@ -55,14 +55,14 @@ static struct xseg_extent *acquire_extent(struct xseg_arena *arena)
     return extent;
 }
 
-/* Return an extent whose segment was not created. */
-static void return_extent(struct xseg_extent *extent)
+/* Return an extent whose segment was not created to the spare extents. */
+static void return_spare_extent(struct xseg_extent *extent)
 {
     XSEG_ASSERT(xseg_list_is_empty(&extent->link));
     xseg_list_insert(&extent->arena->device->spare_extents, &extent->link);
 }
 
-/* Give an extent the next positions of its device (block.h). */
+/* Assign the next positions of the device to an extent (block.h). */
 static void assign_positions(struct xseg_extent *extent)
 {
     struct xseg_device *device = xseg_device_of(extent);
@@ -82,31 +82,31 @@ void xseg_growth_renew_positions(struct xseg_extent *extent)
     XSEG_ASSERT(unmapped->state == XSEG_BLOCK_UNMAPPED && xseg_block_is_whole(unmapped));
     if (xseg_extent_position(extent, end) == arena->device->next_position)
         return;
-    const struct xseg_tree_key before = xseg_tree_key_of(unmapped, false);
-    xseg_tree_remove(arena->records, &arena->unmapped_blocks, unmapped, &before);
+    const struct xseg_tree_key old_key = xseg_tree_key_of(unmapped, false);
+    xseg_tree_remove(arena->records, &arena->unmapped_blocks, unmapped, &old_key);
     assign_positions(extent);
-    const struct xseg_tree_key after = xseg_tree_key_of(unmapped, false);
-    xseg_tree_insert(arena->records, &arena->unmapped_blocks, unmapped, &after);
+    const struct xseg_tree_key new_key = xseg_tree_key_of(unmapped, false);
+    xseg_tree_insert(arena->records, &arena->unmapped_blocks, unmapped, &new_key);
 }
 
 /*
- * Register an extent as one claimed block: allocate its tables, give it positions, and add it to the page map and to its
- * arena.  On failure the segment is destroyed and the extent returned.
+ * Register an extent as one claimed block: allocate its tables, assign positions, and add the extent to the page map and to its
+ * arena.  On failure the segment is destroyed, and the extent is returned to the spare extents.
  *
- * cover: its memory is mapped
+ * is_mapped: whether the memory of the segment is mapped
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */
-static xseg_status register_extent(struct xseg_extent *extent, bool cover)
+static xseg_status register_extent(struct xseg_extent *extent, bool is_mapped)
 {
     struct xseg_arena *arena = extent->arena;
     struct xseg_device *device = arena->device;
-    bool known = false;
+    bool is_registered = false;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && extent->segment.bytes > 0);
     if (!xseg_extent_init(extent))
         goto end_segment;
     assign_positions(extent);
-    if (cover && !xseg_page_map_populate(device->page_map, extent, 0, extent->segment.bytes))
+    if (is_mapped && !xseg_page_map_populate(device->page_map, extent, 0, extent->segment.bytes))
         goto end_tables;
     extent->segment.owner = xseg_pool_owner(arena->pool);
     extent->segment.properties = xseg_pool_properties(arena->pool);
@@ -114,16 +114,16 @@ static xseg_status register_extent(struct xseg_extent *extent, bool cover)
     xseg_biased_lock_lock(&arena->lock);
     if (xseg_arena_reserve_records(arena, &arena->blocks, 2)) {
         xseg_mutex_lock(&device->page_map->lock);
-        known = xseg_page_map_insert(device->page_map, extent);
+        is_registered = xseg_page_map_insert(device->page_map, extent);
         xseg_mutex_unlock(&device->page_map->lock);
     }
-    if (known)
+    if (is_registered)
         (void)xseg_arena_add_extent(arena, extent);
     xseg_biased_lock_unlock(&arena->lock);
-    if (known)
+    if (is_registered)
         xseg_pool_add_reference(arena->pool);
-    XSEG_ASSERT(!known || extent->first->state == XSEG_BLOCK_CLAIMED);
-    if (known)
+    XSEG_ASSERT(!is_registered || extent->first->state == XSEG_BLOCK_CLAIMED);
+    if (is_registered)
         return XSEG_OK;
 
 end_tables:
@@ -132,11 +132,11 @@ end_tables:
     xseg_biased_lock_unlock(&arena->lock);
 end_segment:
     (void)xseg_segment_destroy(&extent->segment);
-    return_extent(extent);
+    return_spare_extent(extent);
     return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, segment tables");
 }
 
-/* Register a new expandable segment, which is unmapped, and count its addresses.  status: of the reservation */
+/* Register a new expandable segment, which is unmapped, and count its addresses.  status: the result of the reservation */
 static xseg_status register_reserved_extent(struct xseg_extent *extent, xseg_status status)
 {
     struct xseg_device *device = extent->arena->device;
@@ -147,7 +147,7 @@ static xseg_status register_reserved_extent(struct xseg_extent *extent, xseg_sta
     if (status == XSEG_OK)
         status = register_extent(extent, false);
     else
-        return_extent(extent);
+        return_spare_extent(extent);
     if (status != XSEG_OK)
         return status;
     atomic_fetch_add_explicit(&device->addresses, bytes, memory_order_relaxed);
@@ -181,17 +181,18 @@ xseg_status xseg_growth_reserve_elastic(struct xseg_arena *arena,
 static bool is_unused_range(const struct xseg_device *device, uint64_t base, uint64_t bytes)
 {
     const uint64_t last = base + bytes - 1;
-    bool free = true;
+    bool is_unused = true;
 
     XSEG_ASSERT(bytes > 0);
     if (last < base || last >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
         return false;
     xseg_mutex_lock(&device->page_map->lock);
-    for (uint64_t at = base; free && at <= last; at = (at | (2 * XSEG_MIB - 1)) + 1)
-        free =
-            !xseg_page_map_overlaps(device->page_map, at, xseg_min(last, at | (2 * XSEG_MIB - 1)));
+    for (uint64_t address = base; is_unused && address <= last;
+         address = (address | (2 * XSEG_MIB - 1)) + 1)
+        is_unused = !xseg_page_map_overlaps(device->page_map, address,
+                                            xseg_min(last, address | (2 * XSEG_MIB - 1)));
     xseg_mutex_unlock(&device->page_map->lock);
-    return free;
+    return is_unused;
 }
 
 /* Allocate a classic segment, from the driver or from the memory function of the pool. */
@@ -235,7 +236,7 @@ xseg_status xseg_growth_classic(struct xseg_arena *arena, const struct xseg_allo
         return XSEG_ERR_HOST_MEMORY;
     status = allocate_classic_segment(arena, &extent->segment, bytes);
     if (status != XSEG_OK) {
-        return_extent(extent);
+        return_spare_extent(extent);
         return status;
     }
     status = register_extent(extent, true);
@@ -273,12 +274,13 @@ static xseg_status check_page_size(const struct xseg_device *device, uint64_t pa
                      device->context.ordinal, page, device->context.granularity);
 }
 
-/* Bytes of addresses of a new segment, and the minimum if the driver has fewer; both in whole pages. */
+/* The sizes of the address range of a new segment, in whole pages. */
 struct range_size {
-    uint64_t bytes, min;
+    uint64_t bytes;
+    uint64_t min; /* used if the driver cannot reserve `bytes` */
 };
 
-/* Bytes that a segment reserves by the configuration, up to `max`. */
+/* Get the number of bytes that the configuration specifies for the range of a segment, at most `max`. */
 static uint64_t configured_range_bytes(const struct xseg_device *device,
                                        const struct xseg_config *config, uint64_t max)
 {
@@ -291,10 +293,10 @@ static uint64_t configured_range_bytes(const struct xseg_device *device,
 }
 
 /*
- * Choose the range of a new segment.  PyTorch reserves 9/8 of the device, so that one segment can hold all of its memory
- * with unmapped ranges in between.  A segment of small blocks has at most 512 GiB; another one follows when it is full.  When
- * the budget of the device or of all devices runs low, each new segment takes an eighth of the rest.
- * expandable_segments_reserve makes segments smaller from the start, but never too short for the request.
+ * Choose the range of a new segment.  PyTorch reserves 9/8 of the device, so that one segment can hold all of its memory with
+ * unmapped ranges in between.  A segment of small blocks has at most 512 GiB; when the segment is full, another one is added.
+ * When the budget of the device or of all devices runs low, each new segment reserves an eighth of the remaining budget.
+ * expandable_segments_reserve specifies smaller segments, but a segment is never too short for the request.
  */
 static struct range_size choose_range_size(const struct xseg_device *device,
                                            const struct xseg_alloc_params *params, uint64_t page,
@@ -305,18 +307,20 @@ static struct range_size choose_range_size(const struct xseg_device *device,
     const uint64_t used = atomic_load_explicit(&device->addresses, memory_order_relaxed);
     const uint64_t used_by_all =
         atomic_load_explicit(&device->page_map->addresses, memory_order_relaxed);
-    const uint64_t left = xseg_min(XSEG_GROWTH_ADDRESSES - xseg_min(used, XSEG_GROWTH_ADDRESSES),
-                                   ALL_ADDRESSES - xseg_min(used_by_all, ALL_ADDRESSES));
+    const uint64_t remaining =
+        xseg_min(XSEG_GROWTH_ADDRESSES - xseg_min(used, XSEG_GROWTH_ADDRESSES),
+                 ALL_ADDRESSES - xseg_min(used_by_all, ALL_ADDRESSES));
     const uint64_t configured =
         xseg_round_up(configured_range_bytes(device, params->config, full), page);
     const uint64_t min = xseg_min(
         xseg_round_up(xseg_max(params->span, xseg_min(configured, XSEG_GIB / 2)), page), full);
 
     XSEG_ASSERT(page > 0 && min > 0 && min % page == 0);
-    return (struct range_size){xseg_max(min, xseg_min(configured, left / 8 / page * page)), min};
+    return (struct range_size){xseg_max(min, xseg_min(configured, remaining / 8 / page * page)),
+                               min};
 }
 
-/* Reserve a range, or the minimum if the driver has no addresses for it. */
+/* Reserve a range, or its minimum if the driver is out of addresses. */
 static xseg_status reserve_range(struct xseg_device *device, struct xseg_segment *segment,
                                  const struct range_size *range, uint64_t page)
 {
@@ -329,7 +333,6 @@ static xseg_status reserve_range(struct xseg_device *device, struct xseg_segment
     return xseg_segment_reserve(segment, &device->context, &device->page_cache, range->min, page);
 }
 
-/* Add a segment to an arena; it is one unmapped block. */
 xseg_status xseg_growth_add_segment(struct xseg_arena *arena,
                                     const struct xseg_alloc_params *params)
 {
@@ -383,7 +386,7 @@ static xseg_status reserve_block_segment(struct xseg_arena *arena,
     return status;
 }
 
-/* Claim the unmapped block of a segment for a single page of a size and an alignment; NULL if there is none. */
+/* Claim the block of an unmapped segment for a single page with this size and alignment; NULL if there is none. */
 static struct xseg_block *claim_single_page_range(struct xseg_arena *arena, uint64_t bytes,
                                                   uint64_t alignment)
 {
@@ -407,8 +410,8 @@ static struct xseg_block *claim_single_page_range(struct xseg_arena *arena, uint
     return unmapped;
 }
 
-/* Grow by one page for one block (single_page).  Unmapped segments of other sizes release their addresses before a new segment
- * is reserved, so that they do not accumulate. */
+/* Before a new segment is reserved, unmapped segments of other sizes release their addresses, so that such segments do not
+ * accumulate. */
 xseg_status xseg_growth_single_page(struct xseg_arena *arena,
                                     const struct xseg_alloc_params *params,
                                     struct xseg_alloc_result *out)
@@ -442,7 +445,7 @@ xseg_status xseg_growth_single_page(struct xseg_arena *arena,
     return status;
 }
 
-/* Allocate from the claimed block of a guarded segment (segments.h), at its start or at its end; the rest is cached. */
+/* Allocate from the claimed block of a guarded segment (segments.h), at its start or at its end; the remainder is cached. */
 static struct xseg_alloc_result allocate_guarded_block(struct xseg_arena *arena,
                                                        struct xseg_block *block,
                                                        const struct xseg_alloc_params *params)
@@ -453,9 +456,9 @@ static struct xseg_alloc_result allocate_guarded_block(struct xseg_arena *arena,
 
     if (offset == 0)
         return xseg_arena_allocate_block(arena, xseg_arena_settle(arena, block), params);
-    struct xseg_block *rest = xseg_arena_split_block(arena, block, offset);
+    struct xseg_block *tail = xseg_arena_split_block(arena, block, offset);
     const struct xseg_alloc_result result =
-        xseg_arena_allocate_block(arena, xseg_arena_settle(arena, rest), params);
+        xseg_arena_allocate_block(arena, xseg_arena_settle(arena, tail), params);
     (void)xseg_arena_settle(arena, block);
     return result;
 }
@@ -503,17 +506,17 @@ xseg_status xseg_growth_guarded(struct xseg_arena *arena, const struct xseg_allo
 /* Get the pool of guarded blocks of a device, which is created on first use. */
 static xseg_status get_guarded_pool(struct xseg_device *device, struct xseg_pool **out)
 {
-    struct xseg_pool_options plain = {sizeof(plain)};
+    struct xseg_pool_options options = {sizeof(options)};
     xseg_status status = XSEG_OK;
 
     /* A guarded block replaces a block of the default pool, so its pages have the same properties. */
-    plain.exportable = device->pool.options.exportable;
-    plain.rdma = device->pool.options.rdma;
+    options.exportable = device->pool.options.exportable;
+    options.rdma = device->pool.options.rdma;
     xseg_mutex_lock(&device->memory_lock);
     struct xseg_pool *pool = atomic_load_explicit(&device->guarded_pool, memory_order_relaxed);
     /* Another thread may have created the pool concurrently. */
     if (pool == NULL) {
-        status = xseg_pools_create(device, &plain, true, &pool);
+        status = xseg_pools_create(device, &options, true, &pool);
         if (status == XSEG_OK)
             atomic_store_explicit(&device->guarded_pool, pool, memory_order_release);
     }
@@ -567,8 +570,10 @@ static bool synchronize_streams_of(const struct xseg_block *block)
     return is_idle;
 }
 
-/* Make a claimed block cached, or pending; it is claimed again if the segment has no other block. */
-static xseg_status cache_block(struct xseg_block *block, bool is_idle, struct xseg_block **claimed)
+/* Cache a claimed block, or make it pending.  If the segment is idle and has no other block, claim the block again:
+ * *claimed. */
+static xseg_status cache_guarded_block(struct xseg_block *block, bool is_idle,
+                                       struct xseg_block **claimed)
 {
     struct xseg_extent *extent = block->extent;
     struct xseg_arena *arena = extent->arena;
@@ -603,18 +608,19 @@ static xseg_status cache_block(struct xseg_block *block, bool is_idle, struct xs
 xseg_status xseg_guarded_free(struct xseg_block *block)
 {
     struct xseg_arena *arena = block->extent->arena;
-    const uint64_t cache = xseg_allocator_config(arena->device->allocator)->page_cache_bytes;
+    const uint64_t page_cache_max =
+        xseg_allocator_config(arena->device->allocator)->page_cache_bytes;
     struct xseg_block *claimed = NULL;
 
     XSEG_ASSERT(arena->is_guarded && block->state == XSEG_BLOCK_CLAIMED);
     xseg_mutex_lock(&arena->device->memory_lock);
     const bool is_idle = synchronize_streams_of(block);
-    const xseg_status status = cache_block(block, is_idle, &claimed);
+    const xseg_status status = cache_guarded_block(block, is_idle, &claimed);
     if (claimed != NULL && !xseg_notify_unmap(arena->device, claimed))
         xseg_reclaim_settle(claimed);
     else if (claimed != NULL)
-        (void)xseg_reclaim_release_block(claimed, cache != 0, XSEG_HISTORY_SEGMENT_UNMAP);
-    xseg_page_cache_shrink_unprepared(&arena->device->page_cache, cache);
+        (void)xseg_reclaim_release_block(claimed, page_cache_max != 0, XSEG_HISTORY_SEGMENT_UNMAP);
+    xseg_page_cache_shrink_unprepared(&arena->device->page_cache, page_cache_max);
     if (status == XSEG_OK && ++arena->quarantined > QUARANTINE_MAX) {
         xseg_reclaim_destroy_some_unmapped(arena, QUARANTINE_MAX / 2);
         arena->quarantined -= QUARANTINE_MAX / 2;

@@ -2,16 +2,16 @@
 /*
  * Segments of arenas: creation, growth by a separate segment, and guarded blocks.
  *
- * A new segment reserves 9/8 of the device's memory in addresses, as PyTorch does, so that a segment never moves.  A device
- * has a limited budget of addresses (XSEG_GROWTH_ADDRESSES), and all devices of an allocator together have twice that budget.
- * When a budget runs low, segments become shorter.
+ * A new segment reserves a virtual address range of 9/8 of the device's memory, as PyTorch does, so that a segment never moves.
+ * A device has a limited budget of addresses (XSEG_GROWTH_ADDRESSES), and all devices of an allocator together have twice that
+ * budget.  When a budget runs low, segments become shorter.
  *
  * Other kinds of segments: a classic arena allocates a segment from the driver or from the memory function of its pool; a
- * pool with single_page maps one page in a segment of that length; a guarded block has a segment to itself.
+ * pool with single_page maps one page in a segment of that length; each guarded block has its own segment.
  *
- * A new segment is described by an extent (block.h): its tables are allocated, it is added to the page map and to the list of
- * its arena, and it has one claimed block.  Extents of destroyed segments are reused, because lookups without a lock can still
- * read them; they are type-stable.
+ * A new segment is described by an extent (block.h): the tables of the extent are allocated, the extent is added to the page
+ * map and to the list of its arena, and it has one claimed block.  Extents are type-stable: an extent of a destroyed segment is
+ * reused and not freed, because lookups without a lock can still read it.
  *
  * Locking: the caller holds the device memory lock and no other lock, unless a function states otherwise.
  */
@@ -21,14 +21,14 @@
 #include "src/core/block/arena.h"
 #include "src/core/device/device.h"
 
-/* The budget of addresses of a device: a quarter of the 47 bits that every GPU has.  That leaves addresses to other users,
- * and suffices for 350 segments as long as PyTorch's on a device of 80 GiB. */
+/* The budget of addresses of a device: a quarter of the 47-bit address space that every GPU has.  The remaining addresses are
+ * for other users.  The budget suffices for 350 segments of PyTorch's length on a device of 80 GiB. */
 #define XSEG_GROWTH_ADDRESSES ((uint64_t)1 << 45)
 
 /*
- * Give an extent without mapped memory the next positions of its device, before memory is mapped in it.  PyTorch destroys a
- * segment that has lost all of its memory, and registers a new one, which is the last in the order of segments.  The lock of
- * the arena is held as well.
+ * Assign the next positions of the device to an extent without mapped memory, before memory is mapped in it.  PyTorch destroys
+ * a segment after all of its memory was unmapped, and registers a new segment, which is the last in the order of segments.  The
+ * caller also holds the lock of the arena.
  */
 void xseg_growth_renew_positions(struct xseg_extent *extent);
 
@@ -46,8 +46,8 @@ xseg_status xseg_growth_reserve_elastic(struct xseg_arena *arena,
 xseg_status xseg_growth_add_segment(struct xseg_arena *arena,
                                     const struct xseg_alloc_params *params);
 
-/* xseg_growth_run() for one kind of segment: a classic one, one page for one block (single_page),
- * and a segment for a guarded block. */
+/* xseg_growth_run() for one kind of segment: a classic segment, a segment of one page for one block
+ * (single_page), and a segment for a guarded block. */
 xseg_status xseg_growth_classic(struct xseg_arena *arena, const struct xseg_alloc_params *params,
                                 struct xseg_alloc_result *out);
 xseg_status xseg_growth_single_page(struct xseg_arena *arena,
@@ -68,15 +68,15 @@ xseg_status xseg_growth_guarded(struct xseg_arena *arena, const struct xseg_allo
  * A free of a guarded block waits for the streams of the block and releases its pages to the driver.  The address range stays
  * reserved and unused for a while, in quarantine, so that a late access faults and a double free is recognized.
  *
- * These segments are in arenas of a private pool of the device.  The free lists and the unmapped blocks of such an arena serve
- * no request, since a segment serves one block.  If the pages cannot be released (a stream is being captured, or a driver
+ * These segments are in arenas of a private pool of the device.  The cached and the unmapped blocks of such an arena serve no
+ * request, because each segment serves one block.  If the pages cannot be released (a stream is being captured, or a driver
  * call fails), they stay cached, and the next trim releases them.
  *
  * Locking: the device memory lock guards quarantines.
  */
 
 /*
- * If a guarded block can serve a request, mark the request, and replace its arena by a guarded one.  No lock is held.
+ * If a guarded block can serve a request, set `is_guarded`, and replace the arena by a guarded arena.  No lock is held.
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY
  */

@@ -25,15 +25,15 @@
 #define FIRST_SWEEP 65536u
 
 /* The actions whose call stacks `history_stacks:alloc` records: those that allocate memory. */
-#define ALLOCATING                                                                         \
+#define ALLOCATING_ACTIONS                                                                 \
     (1u << XSEG_HISTORY_ALLOC | 1u << XSEG_HISTORY_SEGMENT_ALLOC |                         \
      1u << XSEG_HISTORY_SEGMENT_MAP | 1u << XSEG_HISTORY_OOM | 1u << XSEG_HISTORY_RESUME | \
      1u << XSEG_HISTORY_BUDGET_REQUEST)
-#define ALL ((1u << XSEG_HISTORY_ACTIONS) - 1)
+#define ALL_ACTIONS ((1u << XSEG_HISTORY_ACTIONS) - 1)
 /* The bits of the settings that are recorded actions. */
-#define RECORDED ((uint64_t)ALL)
+#define RECORDED_MASK ((uint64_t)ALL_ACTIONS)
 
-#define FIRST_POOL_IDS 16u
+#define INITIAL_POOL_IDS 16u
 
 /* --- Clocks. --- */
 
@@ -58,8 +58,8 @@ static uint64_t read_cycle_counter(void)
 #elif defined(__aarch64__)
     uint64_t ticks;
 
-    /* As with rdtsc, the read may be reordered by some instructions.  A barrier would cost more
-     * than the read. */
+    /* As with rdtsc, the CPU may reorder the read with other instructions.  A barrier would cost
+     * more than the read. */
     __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
     return ticks;
 #else
@@ -69,10 +69,10 @@ static uint64_t read_cycle_counter(void)
 
 void xseg_history_store_init(struct xseg_history_store *store, const struct xseg_clock *clock)
 {
-    static atomic_uint_fast64_t stores;
+    static atomic_uint_fast64_t store_count;
 
     memset(store, 0, sizeof(*store));
-    store->serial = atomic_fetch_add(&stores, 1) + 1;
+    store->serial = atomic_fetch_add(&store_count, 1) + 1;
     /* A thread may load new settings and then an old capacity, so the capacity is never 0. */
     atomic_init(&store->capacity, 1);
     xseg_mutex_init(&store->lock, XSEG_RANK_HISTORY);
@@ -81,7 +81,7 @@ void xseg_history_store_init(struct xseg_history_store *store, const struct xseg
     store->clock = *clock;
     store->uses_cycle_counter = clock->read == NULL && has_invariant_counter();
     atomic_init(&store->sweep_at, UINT64_MAX);
-    /* Nanoseconds need no conversion, and the user's clock is not read before it is needed. */
+    /* Only ticks of the cycle counter are converted.  The user's clock is not read in advance. */
     if (store->uses_cycle_counter) {
         store->first_ticks = read_cycle_counter();
         store->first_ns = xseg_clock_system();
@@ -112,11 +112,12 @@ static uint64_t settings_of(const struct xseg_config *config)
     static const uint32_t stacks[] = {
         [XSEG_HISTORY_STACKS_NONE] = 0,
         [XSEG_HISTORY_STACKS_STATE] = 0,
-        [XSEG_HISTORY_STACKS_ALLOC] = ALLOCATING,
-        [XSEG_HISTORY_STACKS_ALL] = ALL,
+        [XSEG_HISTORY_STACKS_ALLOC] = ALLOCATING_ACTIONS,
+        [XSEG_HISTORY_STACKS_ALL] = ALL_ACTIONS,
     };
     const bool has_origins = config->history != XSEG_HISTORY_NOTHING;
-    const uint32_t recorded = config->history == XSEG_HISTORY_ALL ? ALL & ~config->history_skip : 0;
+    const uint32_t recorded =
+        config->history == XSEG_HISTORY_ALL ? ALL_ACTIONS & ~config->history_skip : 0;
     const uint32_t captured = has_origins ? stacks[config->history_stacks] & recorded : 0;
     uint64_t settings = 0;
 
@@ -154,7 +155,7 @@ void xseg_history_store_configure(struct xseg_history_store *store,
     const uint64_t settings = add_version(settings_of(config), current);
     if (config->history == XSEG_HISTORY_ALL)
         atomic_store_explicit(&store->capacity, config->history_events, memory_order_relaxed);
-    const bool has_new_actions = (settings & ~current & RECORDED) != 0;
+    const bool has_new_actions = (settings & ~current & RECORDED_MASK) != 0;
     /* The time is set twice: before the settings, so that no reader combines new settings with an
      * old time; and after them, because the new actions are recorded only from then on. */
     if (has_new_actions)
@@ -170,7 +171,7 @@ void xseg_history_store_configure(struct xseg_history_store *store,
 
 struct xseg_stack_depot *xseg_history_store_create_depot(struct xseg_history_store *store)
 {
-    struct xseg_stack_depot *depot = malloc(sizeof(*depot)), *other = NULL;
+    struct xseg_stack_depot *depot = malloc(sizeof(*depot)), *existing = NULL;
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     (void)xseg_stack_prepare();
@@ -178,11 +179,11 @@ struct xseg_stack_depot *xseg_history_store_create_depot(struct xseg_history_sto
         free(depot);
         return NULL;
     }
-    if (atomic_compare_exchange_strong(&store->depot, &other, depot))
+    if (atomic_compare_exchange_strong(&store->depot, &existing, depot))
         return depot;
     xseg_stack_depot_fini(depot);
     free(depot);
-    return other;
+    return existing;
 }
 
 /* The number of innermost frames that are in the library, which is the module of the first frame.
@@ -239,7 +240,7 @@ bool xseg_history_store_set_hook(struct xseg_history_store *store,
 static bool reserve_pool_id(struct xseg_history_store *store)
 {
     const size_t capacity =
-        store->pool_id_capacity == 0 ? FIRST_POOL_IDS : 2 * store->pool_id_capacity;
+        store->pool_id_capacity == 0 ? INITIAL_POOL_IDS : 2 * store->pool_id_capacity;
     struct xseg_pool_id *grown;
 
     if (store->pool_id_count < store->pool_id_capacity)
@@ -252,7 +253,7 @@ static bool reserve_pool_id(struct xseg_history_store *store)
     return true;
 }
 
-/* The index of the first ID whose pool is not below `pool`. */
+/* Find the index of the first ID whose pool is not below `pool`. */
 static size_t lower_bound_pool_id(const struct xseg_history_store *store, uint32_t pool)
 {
     size_t low = 0, high = store->pool_id_count;
@@ -273,18 +274,19 @@ bool xseg_history_store_add_pool_id(struct xseg_history_store *store, uint32_t p
 {
     XSEG_ASSERT(pool != 0 && (id[0] | id[1]) != 0);
     xseg_mutex_lock(&store->lock);
-    const bool has_room = reserve_pool_id(store);
-    if (has_room) {
+    const bool has_capacity = reserve_pool_id(store);
+    if (has_capacity) {
         struct xseg_pool_id *const ids = store->pool_ids;
-        size_t at = store->pool_id_count++;
+        size_t index = store->pool_id_count++;
 
-        /* Pools of several devices get their numbers concurrently, so an ID may arrive late. */
-        for (; at > 0 && ids[at - 1].pool > pool; at--)
-            ids[at] = ids[at - 1];
-        ids[at] = (struct xseg_pool_id){pool, {id[0], id[1]}};
+        /* Pool IDs of several devices are assigned concurrently, so they may be added out of
+         * order. */
+        for (; index > 0 && ids[index - 1].pool > pool; index--)
+            ids[index] = ids[index - 1];
+        ids[index] = (struct xseg_pool_id){pool, {id[0], id[1]}};
     }
     xseg_mutex_unlock(&store->lock);
-    return has_room;
+    return has_capacity;
 }
 
 void xseg_history_store_get_pool_id(struct xseg_history_store *store, uint32_t pool, uint64_t id[2])
@@ -293,10 +295,10 @@ void xseg_history_store_get_pool_id(struct xseg_history_store *store, uint32_t p
     if (pool == 0)
         return;
     xseg_mutex_lock(&store->lock);
-    const size_t at = lower_bound_pool_id(store, pool);
-    if (at < store->pool_id_count && store->pool_ids[at].pool == pool) {
-        id[0] = store->pool_ids[at].id[0];
-        id[1] = store->pool_ids[at].id[1];
+    const size_t index = lower_bound_pool_id(store, pool);
+    if (index < store->pool_id_count && store->pool_ids[index].pool == pool) {
+        id[0] = store->pool_ids[index].id[0];
+        id[1] = store->pool_ids[index].id[1];
     }
     xseg_mutex_unlock(&store->lock);
 }
@@ -406,7 +408,7 @@ void xseg_history_for_each_root(const struct xseg_history_store *store,
 static __attribute__((noinline)) struct xseg_history_context *
 query_thread_id(struct xseg_history_context *context)
 {
-    context->thread = (uint32_t)syscall(SYS_gettid); /* gettid() came with glibc 2.30 */
+    context->thread = (uint32_t)syscall(SYS_gettid); /* gettid() requires glibc 2.30 */
     return context;
 }
 
@@ -414,7 +416,7 @@ struct xseg_history_context *xseg_history_context(void)
 {
     struct xseg_history_context *context = &this_context;
 
-    /* The ID of a thread costs a system call, and never changes. */
+    /* The thread ID is queried once, because the query is a system call. */
     return __builtin_expect(context->thread == 0, 0) ? query_thread_id(context) : context;
 }
 
@@ -433,7 +435,8 @@ void xseg_history_context_restore(const struct xseg_history_gathered *gathered)
 
 /* --- Labels. --- */
 
-/* Save a label as that of the innermost scope.  If there are too many, the outermost is dropped. */
+/* Save a label as that of the innermost scope.  If all entries are occupied, the outermost label is
+ * dropped. */
 static void push_saved_label(uint64_t store, uint32_t label)
 {
     if (this_context.saved_count == XSEG_HISTORY_SCOPES)
@@ -456,15 +459,15 @@ static void pop_saved_label(uint64_t store, uint32_t label)
 
 static void set_current_label(uint64_t store, uint32_t label)
 {
-    unsigned at = 0;
+    unsigned index = 0;
 
-    /* Find the entry of the store, the first free entry, or the last one.  The new label becomes
-     * the first entry, and the entries before the found one move up. */
-    while (at < XSEG_HISTORY_LABELS - 1 && this_context.labels[at].store != 0 &&
-           this_context.labels[at].store != store)
-        at++;
-    for (; at > 0; at--)
-        this_context.labels[at] = this_context.labels[at - 1];
+    /* Find the entry of the store, else the first free entry, else the last one.  The new label
+     * becomes the first entry, and the entries before the found one move up by one. */
+    while (index < XSEG_HISTORY_LABELS - 1 && this_context.labels[index].store != 0 &&
+           this_context.labels[index].store != store)
+        index++;
+    for (; index > 0; index--)
+        this_context.labels[index] = this_context.labels[index - 1];
     this_context.labels[0] = (struct xseg_history_thread_label){store, label};
 }
 
@@ -500,7 +503,7 @@ void xseg_history_release_label(struct xseg_history_store *store, uint32_t label
 
 void xseg_history_set_user(const struct xseg_history_store *store, uint64_t user)
 {
-    if (xseg_history_context_is_of(&this_context, xseg_history_store_settings(store)))
+    if (xseg_history_context_matches(&this_context, xseg_history_store_settings(store)))
         this_context.gathered.user = user;
 }
 
@@ -555,8 +558,8 @@ __attribute__((noinline)) bool xseg_history_gather_all(struct xseg_history_store
 
 /* --- Devices. --- */
 
-/* Frames of a call stack that a message about a free contains. */
-#define FRAMES_SHOWN 6u
+/* Maximum number of frames of a call stack in a message about a free. */
+#define MAX_PRINTED_FRAMES 6u
 
 void xseg_history_init(struct xseg_history *history, struct xseg_history_store *store,
                        struct xseg_observers *observers, int device)
@@ -692,7 +695,7 @@ static bool find_free(struct xseg_history *history, uint64_t address,
     return found;
 }
 
-/* Print the user's own frames, which the hook names. */
+/* Print the frames of the user's hook. */
 static void print_hook_frames(const struct xseg_history_store *store, uint32_t frames,
                               struct xseg_strbuf *text)
 {
@@ -714,13 +717,14 @@ bool xseg_history_print_free(struct xseg_history *history, uint64_t address, con
         return false;
     const uint64_t freed_ns = xseg_history_store_ns(history->store, &now, event.time);
     /* The difference is 0 if another thread freed the block after the clock was read. */
-    const uint64_t ago = now.ns - xseg_min(now.ns, freed_ns);
+    const uint64_t age_ns = now.ns - xseg_min(now.ns, freed_ns);
     xseg_strbuf_printf(text,
                        "%sfreed %" PRIu64 ".%03" PRIu64 " ms ago by thread %" PRIu32
                        " with the block of %" PRIu64 " bytes at %#" PRIx64,
-                       lead, ago / 1000000, ago / 1000 % 1000, event.thread,
+                       lead, age_ns / 1000000, age_ns / 1000 % 1000, event.thread,
                        xseg_history_event_bytes(&event), (uint64_t)event.base);
-    xseg_history_store_print_stack(history->store, event.stack, FRAMES_SHOWN, ", from ", text);
+    xseg_history_store_print_stack(history->store, event.stack, MAX_PRINTED_FRAMES, ", from ",
+                                   text);
     print_hook_frames(history->store, event.frames, text);
     return true;
 }

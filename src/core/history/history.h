@@ -3,25 +3,26 @@
  * The history of a device: events, each with its time, thread, label and call stack.
  *
  * Each arena appends its events to its own ring (ring.h) under the arena lock, which the caller
- * holds anyway.  So recording takes no other lock and is ordered within an arena.  A ring is
- * created by the first event of its arena and lives as long as the device, longer than the arena.
+ * holds anyway.  So recording acquires no other lock and is ordered within an arena.  The first
+ * event of an arena creates the ring, which is destroyed with the device, after the arena.
  *
  * Readers merge the rings of a device, or of several devices, into one sequence (ring.h).  Times
  * alone cannot order the events of two arenas, because the counters of two CPUs may differ.  The
- * order matters where memory passes from one arena to another.  There both arenas record their
- * events under the device memory lock, with a sequence number.  The merge sorts by these numbers
+ * order matters where memory passes from one arena to another.  Events of such a transfer are
+ * recorded under the device memory lock, with a sequence number.  The merge sorts by these numbers
  * first and by time second.
  *
- * The members of an event have three sources.  The caller provides the block and the action.
- * The context of the calling thread provides the call stack, the frames of the user's
- * hook, the label and the thread ID; they are gathered at the start of a call, before any lock is
- * held.  The store, which all devices of an allocator share, provides the settings, the
- * clock, the labels (labels.h) and the stack depot.
+ * The members of an event have three sources.  The caller provides the block and the action.  The
+ * context of the calling thread provides the call stack, the frames of the user's hook, the label
+ * and the thread ID; a call gathers its stack and frames at its start, before any lock is held.
+ * The store, which all devices of an allocator share, provides the settings, the clock, the labels
+ * (labels.h) and the stack depot.
  *
  * Cost: the settings are one 64-bit word, which is 0 while nothing is recorded.  A call on the slow
  * path tests the word once, a hit on the fast path not at all, because the configuration excludes
- * such hits (`records_blocks`).  Appending an event takes no lock, makes no system call except for
- * the page faults of a new ring, and allocates host memory only for the first event of an arena.
+ * such hits (`records_blocks`).  Appending an event acquires no lock, makes no system call, causes
+ * page faults only while a ring is new, and allocates host memory only for the first event of an
+ * arena.
  *
  * Locking: the arena lock for appending to the ring of an arena.  The device memory lock for
  * sequence numbers and for `device_ring`.  The history lock of the store (rank HISTORY) against
@@ -51,10 +52,10 @@
  * It has the settings, the clock, the labels, the stack depot, the hook of the program, and the
  * IDs of pools.
  *
- * The settings are one atomic word, so that a call decides with one load what it records.  The word
- * is 0 while nothing is recorded.  Its upper bits are a version, which is unique among all stores
- * of the process.  The context of a call has the version under which it was gathered,
- * so a context of other settings, or of an allocator that was closed, is recognized and not used.
+ * The settings are one atomic word, so that one load determines what a call records.  The word is
+ * 0 while nothing is recorded.  Its upper bits are a version, which is unique among all stores of
+ * the process.  The context of a call has the version under which it was gathered, so a context
+ * of other settings, or of an allocator that was closed, is detected and not used.
  *
  * Times are in ticks.  A tick is one increment of the CPU's time stamp counter if that counter is
  * invariant (CPUID 80000007h, EDX bit 8; always on aarch64), and one nanosecond of the clock of the
@@ -62,23 +63,23 @@
  * interpolation between two moments at which both clocks were read: the creation of the store and
  * the read.
  *
- * A hook that was replaced stays allocated until the store is destroyed, because a thread may still
- * be in its functions.
+ * A hook that was replaced remains allocated until the store is destroyed, because a thread may
+ * still be in its functions.
  *
  * Locking: the lock `lock` (rank HISTORY) guards the hooks and the IDs of pools, and the arrays of
  * rings against replacement; `labels.lock` (a leaf) the labels; `sweep_lock` (rank FIRST) makes
  * sweeps exclusive.  All other members are atomic or constant.
  */
 
-/* Settings, from the lowest bit on: the actions whose events are recorded, the actions whose call
+/* Settings, from the lowest bit up: the actions whose events are recorded, the actions whose call
  * stacks are recorded, and these flags. */
 #define XSEG_HISTORY_STACKS_SHIFT 16u
 #define XSEG_HISTORY_ORIGINS      ((uint64_t)1 << 32) /* record when blocks are allocated */
-#define XSEG_HISTORY_ORIGIN_STACK ((uint64_t)1 << 33) /* record the call stacks of these */
+#define XSEG_HISTORY_ORIGIN_STACK ((uint64_t)1 << 33) /* record call stacks of allocations */
 #define XSEG_HISTORY_TRACED       ((uint64_t)1 << 34) /* an observer has `on_trace` */
 #define XSEG_HISTORY_GATHERS      ((uint64_t)1 << 35) /* calls gather a context */
 #define XSEG_HISTORY_USERS        ((uint64_t)1 << 36) /* record the `user` values of requests */
-/* From this bit on the version, which is 0 only if the settings are. */
+/* From this bit up: the version, which is 0 only if the settings are 0. */
 #define XSEG_HISTORY_VERSION_SHIFT 37u
 
 _Static_assert(XSEG_HISTORY_ACTIONS <= XSEG_HISTORY_STACKS_SHIFT, "each action has a bit");
@@ -92,7 +93,7 @@ struct xseg_history_hook_node {
     struct xseg_history_hook_node *older;
 };
 
-/* The ID that the user gave to a pool. */
+/* The ID that the user assigned to a pool. */
 struct xseg_pool_id {
     uint32_t pool; /* the library's ID of the pool */
     uint64_t id[2];
@@ -101,9 +102,9 @@ struct xseg_pool_id {
 struct xseg_history_store {
     atomic_uint_fast64_t settings;
     atomic_uint_fast64_t capacity; /* events of a ring; never 0 */
-    atomic_uint_fast64_t order;    /* sequence numbers so far */
-    /* Ticks at which the recorded actions last became more.  From this time on the history has
-     * all events of the actions in the settings. */
+    atomic_uint_fast64_t order;    /* number of sequence numbers so far */
+    /* Ticks of the last change of the settings that added actions.  From this time on the history
+     * has all events of the actions in the settings. */
     atomic_uint_fast64_t complete_since;
     uint64_t serial;                /* unique among all stores of the process, from 1 on */
     struct xseg_clock clock;        /* the user's clock; clock.read NULL: CLOCK_MONOTONIC */
@@ -117,7 +118,7 @@ struct xseg_history_store {
     _Atomic(struct xseg_stack_depot *) depot;      /* NULL until the first call stack */
     _Atomic(struct xseg_history_hook_node *) hook; /* the current hook, or NULL */
     struct xseg_history_hook_node *hooks;          /* all hooks, newest first; HISTORY */
-    atomic_bool is_discarding;         /* a thread prepares or runs `discard` of the hook */
+    atomic_bool is_discarding;         /* a thread prepares or calls `discard` of the hook */
     atomic_uint_fast64_t gather_count; /* frame IDs from the hook since the last sweep */
     atomic_uint_fast64_t sweep_at;     /* the count at which a sweep is due */
 };
@@ -164,9 +165,8 @@ static inline struct xseg_stack_depot *xseg_history_store_depot(struct xseg_hist
     return atomic_load_explicit(&store->depot, memory_order_acquire);
 }
 
-/* Create the stack depot, unless another thread has done so, and initialize the unwinder.  The
- * caller holds no lock, because the unwinder is loaded as a library.  Returns NULL on host
- * allocation failure. */
+/* Create the stack depot unless it exists, and initialize the unwinder.  The caller holds no lock,
+ * because the unwinder is loaded as a library.  Returns NULL on host allocation failure. */
 struct xseg_stack_depot *xseg_history_store_create_depot(struct xseg_history_store *store);
 
 /*
@@ -192,8 +192,9 @@ xseg_history_store_hook(const struct xseg_history_store *store)
 bool xseg_history_store_set_hook(struct xseg_history_store *store,
                                  const struct xseg_history_hook *calls);
 
-/* Count a frame ID from the hook.  Returns whether a sweep is due.  A sweep remains due until one
- * has ended, because the call that reaches the limit does not sweep while another thread does. */
+/* Count a frame ID from the hook.  Returns whether a sweep is due.  A sweep remains due until a
+ * sweep has ended, because the call that reaches the limit does not sweep while another thread
+ * does. */
 static inline bool xseg_history_store_count_gather(struct xseg_history_store *store)
 {
     return atomic_fetch_add_explicit(&store->gather_count, 1, memory_order_relaxed) >=
@@ -235,10 +236,10 @@ uint64_t xseg_history_store_ns(const struct xseg_history_store *store,
  * that the events of the call carry.
  *
  * A call that may record events gathers its context first, while no lock is held, because capturing
- * a call stack takes microseconds and the user's hook may do anything.  The context is thread-local
- * and valid until the next call of the thread gathers.  While an observer runs in the middle of a
- * call, calls of the observer gather their own context; the context of the outer call is saved and
- * restored around the observer.
+ * a call stack takes microseconds and the user's hook may call any function.  The context is
+ * thread-local and valid until the next call of the thread gathers.  While an observer runs in the
+ * middle of a call, calls of the observer gather their own context; the context of the outer call
+ * is saved and restored around the observer.
  *
  * The frame IDs and the labels of threads are roots of the history sweep (instance.h).  So a
  * thread that gathers frame IDs of a hook, or has a label, registers its context in a list of the
@@ -252,7 +253,8 @@ uint64_t xseg_history_store_ns(const struct xseg_history_store *store,
  * is acquired, guards the list of contexts and the labels in them.
  */
 
-/* Allocators for which a thread has a label.  One more replaces the label that was set first. */
+/* Allocators for which a thread has a label.  A label for a further allocator replaces the least
+ * recently set one. */
 #define XSEG_HISTORY_LABELS 4u
 
 /* Depth of calls that are nested by observers.  Deeper calls share the last entry. */
@@ -262,7 +264,7 @@ uint64_t xseg_history_store_ns(const struct xseg_history_store *store,
 #define XSEG_HISTORY_SCOPES 32u
 
 struct xseg_history_gathered {
-    uint32_t version; /* of the settings under which it was gathered; 0: none */
+    uint32_t version; /* of the settings under which the context was gathered; 0: none */
     uint32_t stack, frames;
     uint64_t user; /* of the request; 0: none */
 };
@@ -273,11 +275,11 @@ struct xseg_history_thread_label {
 };
 
 struct xseg_history_context {
-    struct xseg_history_gathered gathered; /* by the current call */
+    struct xseg_history_gathered gathered; /* context of the current call */
     uint32_t thread;                       /* kernel thread ID; 0: not queried yet */
     /* Frame IDs of the current call and of the calls around it, as roots of a sweep. */
     atomic_uint_least32_t frames_in_use[XSEG_HISTORY_DEPTH];
-    uint32_t depth;     /* number of observers that the thread is in */
+    uint32_t depth;     /* number of nested observer callbacks that the thread runs */
     bool is_registered; /* `link` is in the list */
     bool has_ended;     /* the thread is ending and has unregistered for good */
     struct xseg_history_thread_label labels[XSEG_HISTORY_LABELS]; /* last set first */
@@ -304,7 +306,7 @@ void xseg_history_for_each_root(const struct xseg_history_store *store,
 
 /* --- Gathering. --- */
 
-/* xseg_history_gather() if the settings request a context. */
+/* Gather the context of a call; the slow path of xseg_history_gather(). */
 bool xseg_history_gather_all(struct xseg_history_store *store, uint64_t settings, uint64_t user);
 
 /*
@@ -323,13 +325,15 @@ xseg_history_gather(struct xseg_history_store *store, const void *user)
            xseg_history_gather_all(store, settings, (uint64_t)(uintptr_t)user);
 }
 
-/* Save what the current call has gathered before an observer runs, and restore it afterwards. */
+/* Save the gathered context of the current call before an observer runs, and restore it
+ * afterwards. */
 struct xseg_history_gathered xseg_history_context_save(void);
 void xseg_history_context_restore(const struct xseg_history_gathered *gathered);
 
-/* Whether the context was gathered under these settings.  If not, it belongs to an earlier call. */
-static inline bool xseg_history_context_is_of(const struct xseg_history_context *context,
-                                              uint64_t settings)
+/* Whether the context was gathered under these settings.  Otherwise the context is that of an
+ * earlier call. */
+static inline bool xseg_history_context_matches(const struct xseg_history_context *context,
+                                                uint64_t settings)
 {
     return context->gathered.version == xseg_history_settings_version(settings);
 }
@@ -338,7 +342,7 @@ static inline bool xseg_history_context_is_of(const struct xseg_history_context 
 static inline uint64_t xseg_history_user_of(const struct xseg_history_context *context,
                                             uint64_t settings)
 {
-    return xseg_history_context_is_of(context, settings) ? context->gathered.user : 0;
+    return xseg_history_context_matches(context, settings) ? context->gathered.user : 0;
 }
 
 /* Change the `user` value of the current call for the blocks that it allocates from now on.  Does
@@ -370,7 +374,7 @@ static inline uint32_t xseg_history_label_of(const struct xseg_history_context *
 uint32_t xseg_history_set_label(struct xseg_history_store *store, uint32_t label, const char *text,
                                 bool saves_last) XSEG_REQUIRES(store->labels.lock);
 
-/* Keep a label alive for the calling thread, which is registered, without making it current; and
+/* Retain a label for the calling thread, which is registered, without making the label current; and
  * release it. */
 void xseg_history_retain_label(struct xseg_history_store *store, uint32_t label)
     XSEG_REQUIRES(store->labels.lock);
@@ -413,7 +417,7 @@ static inline void xseg_history_set_stack(uint64_t settings,
                                           struct xseg_history_event *event)
 {
     const bool has_stack =
-        xseg_history_context_is_of(context, settings) &&
+        xseg_history_context_matches(context, settings) &&
         xseg_history_settings_stack(settings, (enum xseg_history_action)event->action);
 
     event->stack = has_stack ? context->gathered.stack : 0;
@@ -440,7 +444,7 @@ static inline void xseg_history_complete_event(const struct xseg_history *histor
  * Append an event to the ring of an arena.  If a new ring cannot be allocated, the event is lost.
  *
  * The function is inline so that the event stays in registers: a store to memory followed by an
- * immediate load doubles its time.
+ * immediate load doubles the time of an append.
  *
  * @param ring     the ring of the arena; NULL: create it
  * @param context  the context of the calling thread
@@ -453,20 +457,20 @@ static inline void xseg_history_append(struct xseg_history *history,
                                        enum xseg_history_action then)
 {
     const uint64_t capacity = atomic_load_explicit(&history->store->capacity, memory_order_relaxed);
-    struct xseg_history_ring *to = *ring;
+    struct xseg_history_ring *target = *ring;
 
     XSEG_ASSERT(capacity != 0 && event.action < XSEG_HISTORY_ACTIONS);
-    if (__builtin_expect(to == NULL || to->capacity != capacity, 0))
-        to = xseg_history_prepare_ring(history, ring, capacity);
-    if (to == NULL)
+    if (__builtin_expect(target == NULL || target->capacity != capacity, 0))
+        target = xseg_history_prepare_ring(history, ring, capacity);
+    if (target == NULL)
         return;
     xseg_history_complete_event(history, settings, context, &event);
-    xseg_history_ring_append(to, &event);
+    xseg_history_ring_append(target, &event);
     if (then == XSEG_HISTORY_ACTIONS)
         return;
     event.action = (uint8_t)then;
     xseg_history_set_stack(settings, context, &event);
-    xseg_history_ring_append(to, &event);
+    xseg_history_ring_append(target, &event);
 }
 
 /* Append an event with its `user`, which may be 0, to the ring of an arena.  On host allocation
@@ -486,7 +490,7 @@ uint64_t xseg_history_host_bytes(const struct xseg_history *history);
 /*
  * Print when, in which thread and from which call stack the block at an address was last freed, for
  * messages about double frees and writes after a free.  The caller holds no lock, because the
- * user's hook is called for the names of its frames.
+ * user's hook is called to name its frames.
  *
  * @param lead  printed first
  * @return false, with nothing printed, if no such free is recorded

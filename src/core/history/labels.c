@@ -54,7 +54,7 @@ static struct label *label_at(const struct xseg_history_labels *labels, uint32_t
     return xseg_bump_at(&labels->memory, label);
 }
 
-/* A string as it is stored: truncated, and padded with zeros to whole words. */
+/* The stored form of a string: truncated, and padded with zeros to whole words. */
 struct key {
     char text[XSEG_HISTORY_LABEL_BYTES];
     size_t bytes; /* with the terminator and the padding */
@@ -210,7 +210,7 @@ void xseg_history_labels_drop(struct xseg_history_labels *labels)
 bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_violation *violation)
 {
     const size_t end = labels->bucket == NULL ? 0 : labels->memory.used / XSEG_BUMP_UNIT;
-    size_t bytes = 0, records = 0, spare = 0;
+    size_t bytes = 0, records = 0, free_records = 0;
     uint32_t count = 0;
 
     for (size_t i = 1; i < end; i += sizeof(struct label) / XSEG_BUMP_UNIT) {
@@ -228,14 +228,14 @@ bool xseg_history_labels_audit(struct xseg_history_labels *labels, struct xseg_v
     XSEG_INVARIANT(violation, "LABEL-1", bytes == labels->bytes && count == labels->count,
                    "labels: counted %" PRIu32 " of %zu bytes, expected %" PRIu32 " of %zu bytes",
                    count, bytes, labels->count, labels->bytes);
-    for (uint32_t label = labels->free; label != 0 && spare <= records;
+    for (uint32_t label = labels->free; label != 0 && free_records <= records;
          label = label_at(labels, label)->next) {
         XSEG_INVARIANT(violation, "LABEL-2", mark_of(label_at(labels, label)) == 0,
                        "labels: label %" PRIu32 " in the free list has a mark", label);
-        spare++;
+        free_records++;
     }
-    XSEG_INVARIANT(violation, "LABEL-2", count + spare == records,
+    XSEG_INVARIANT(violation, "LABEL-2", count + free_records == records,
                    "labels: %" PRIu32 " labels and %zu free records, expected %zu records", count,
-                   spare, records);
+                   free_records, records);
     return true;
 }

@@ -11,7 +11,7 @@
  * sweep marks the labels of threads, events and allocated blocks, and then drops the labels whose
  * mark is older.  New labels, and labels that a thread sets again, are marked with the number of
  * the current sweep.  Only a label of a thread can get into an event or a block.  So events and
- * blocks need no write barrier: neither an allocation nor an overwritten event costs anything.
+ * blocks need no write barrier: allocations and overwritten events need no extra work.
  *
  * A sweep is due after XSEG_HISTORY_LABELS_FRESH new labels plus the number of labels that the last
  * sweep kept, so its cost is amortized over the new labels.  The table is full at
@@ -23,8 +23,8 @@
  *            `bytes` are the sums over these labels.
  *   LABEL-2  All other records are in the free list and have the mark 0.
  *
- * Locking: `lock`, a leaf, guards everything except marks, which are atomic, and strings, which do
- * not change while their label is in use.
+ * Locking: `lock`, a leaf, guards all members except marks, which are atomic, and strings, which
+ * do not change while their label is in use.
  */
 #ifndef XSEG_CORE_HISTORY_LABELS_H
 #define XSEG_CORE_HISTORY_LABELS_H
@@ -38,7 +38,7 @@
 #define XSEG_HISTORY_LABELS_BYTES ((size_t)16 << 20)
 /* New labels between two sweeps, in addition to the number that the last sweep kept. */
 #define XSEG_HISTORY_LABELS_FRESH 16384u
-/* The label that replaces one for which a full table has no space.  It is added even then. */
+/* The label that replaces a new label if the table is full.  A full table accepts this one. */
 #define XSEG_HISTORY_LABELS_OTHER "(other)"
 
 enum xseg_history_labels_outcome {
@@ -57,7 +57,7 @@ struct xseg_history_labels {
     size_t bytes;            /* of their strings */
     uint32_t readers;
     uint16_t sweep;            /* number of the current or last sweep, never 0 */
-    uint32_t fresh, max_fresh; /* new labels since the last sweep; number that makes one due */
+    uint32_t fresh, max_fresh; /* new labels since the last sweep; number that makes a sweep due */
 };
 
 void xseg_history_labels_init(struct xseg_history_labels *labels);
@@ -76,8 +76,8 @@ enum xseg_history_labels_outcome xseg_history_labels_add(struct xseg_history_lab
 /* The string of a label that is in use; NULL for 0.  Lock-free. */
 const char *xseg_history_labels_text(const struct xseg_history_labels *labels, uint32_t label);
 
-/* Between these calls, the strings of all labels whose IDs the reader copies remain valid.  Both
- * acquire the lock. */
+/* Begin and end a reader.  Between these calls, the strings of all labels whose IDs the reader
+ * copies remain valid.  Both functions acquire the lock. */
 void xseg_history_labels_begin_reading(struct xseg_history_labels *labels);
 void xseg_history_labels_end_reading(struct xseg_history_labels *labels);
 
@@ -90,7 +90,7 @@ bool xseg_history_labels_is_due(const struct xseg_history_labels *labels)
 /* Begin a sweep: all marks become old. */
 void xseg_history_labels_begin(struct xseg_history_labels *labels) XSEG_REQUIRES(labels->lock);
 
-/* Mark a label that is in use; 0 has no effect.  For the sweep that has begun.  Lock-free. */
+/* Mark a label as in use for the current sweep; 0 has no effect.  Lock-free. */
 void xseg_history_labels_mark(struct xseg_history_labels *labels, uint32_t label);
 
 /* Drop all labels with an old mark, unless there are readers. */

@@ -20,7 +20,7 @@ static size_t user_array_bytes(uint64_t capacity)
     return (capacity + 1) * sizeof(uint64_t);
 }
 
-static void free_arrays(const struct xseg_history_ring *ring)
+static void free_ring_arrays(const struct xseg_history_ring *ring)
 {
     xseg_demand_zero_free(ring->events, event_array_bytes(ring->capacity));
     xseg_demand_zero_free(ring->users, user_array_bytes(ring->capacity));
@@ -47,7 +47,7 @@ void xseg_history_ring_destroy(struct xseg_history_ring *ring)
 {
     if (ring == NULL)
         return;
-    free_arrays(ring);
+    free_ring_arrays(ring);
     free(ring);
 }
 
@@ -56,15 +56,15 @@ void xseg_history_ring_destroy(struct xseg_history_ring *ring)
 void xseg_history_ring_append_with_user(struct xseg_history_ring *ring,
                                         const struct xseg_history_event *event, uint64_t user)
 {
-    struct xseg_history_event marked = *event;
+    struct xseg_history_event stored = *event;
 
     if (ring->users != NULL && user != 0) {
         /* The fence has the same purpose as the one in xseg_history_ring_append(). */
         atomic_thread_fence(memory_order_release);
         atomic_store_explicit(&ring->users[ring->slot], user, memory_order_relaxed);
-        marked.flags |= XSEG_HISTORY_HAS_USER;
+        stored.flags |= XSEG_HISTORY_HAS_USER;
     }
-    xseg_history_ring_append(ring, &marked);
+    xseg_history_ring_append(ring, &stored);
 }
 
 bool xseg_history_ring_add_users(struct xseg_history_ring *ring)
@@ -75,8 +75,8 @@ bool xseg_history_ring_add_users(struct xseg_history_ring *ring)
 }
 
 /* Copy the events from `first` up to `end` to their slots in a ring of another capacity. */
-static void copy_events(const struct xseg_history_ring *from, uint64_t first, uint64_t end,
-                        const struct xseg_history_ring *to)
+static void copy_ring_events(const struct xseg_history_ring *from, uint64_t first, uint64_t end,
+                             const struct xseg_history_ring *to)
 {
     for (uint64_t number = first; number < end; number++) {
         memcpy(*xseg_history_ring_slot(to, number), *xseg_history_ring_slot(from, number),
@@ -97,18 +97,18 @@ bool xseg_history_ring_resize(struct xseg_history_ring *ring, uint64_t capacity)
     if (resized.events == NULL)
         return false;
     if (ring->users != NULL && !xseg_history_ring_add_users(&resized)) {
-        free_arrays(&resized);
+        free_ring_arrays(&resized);
         return false;
     }
     xseg_history_ring_range(ring, &first, &end);
     first = xseg_max(first, end - xseg_min(end, capacity));
-    copy_events(ring, first, end, &resized);
-    free_arrays(ring);
+    copy_ring_events(ring, first, end, &resized);
+    free_ring_arrays(ring);
     ring->events = resized.events;
     ring->users = resized.users;
     ring->capacity = capacity;
     ring->slot = end % (capacity + 1);
-    /* If the capacity increases again later, slots that were never written must stay unreadable. */
+    /* Slots that were never written must remain unreadable after a later increase. */
     atomic_store_explicit(&ring->dropped, first, memory_order_relaxed);
     return true;
 }
@@ -127,12 +127,12 @@ void xseg_history_ring_clear(struct xseg_history_ring *ring, uint64_t end)
 void xseg_history_ring_range(const struct xseg_history_ring *ring, uint64_t *first, uint64_t *end)
 {
     const uint64_t recorded = atomic_load_explicit(&ring->recorded, memory_order_acquire);
-    const uint64_t kept = recorded - xseg_min(recorded, ring->capacity);
+    const uint64_t oldest = recorded - xseg_min(recorded, ring->capacity);
     const uint64_t dropped = atomic_load_explicit(&ring->dropped, memory_order_relaxed);
     const uint64_t cleared = atomic_load_explicit(&ring->cleared, memory_order_relaxed);
 
     *end = recorded;
-    *first = xseg_min(xseg_max(xseg_max(kept, dropped), cleared), *end);
+    *first = xseg_min(xseg_max(xseg_max(oldest, dropped), cleared), *end);
 }
 
 bool xseg_history_ring_read(const struct xseg_history_ring *ring, uint64_t number,
@@ -186,7 +186,7 @@ bool xseg_history_ring_audit(const struct xseg_history_ring *ring, struct xseg_v
     const uint64_t recorded = atomic_load_explicit(&ring->recorded, memory_order_relaxed);
     const uint64_t cleared = atomic_load_explicit(&ring->cleared, memory_order_relaxed);
     const uint64_t dropped = atomic_load_explicit(&ring->dropped, memory_order_relaxed);
-    uint64_t first, end, before = 0;
+    uint64_t first, end, last_time = 0;
 
     XSEG_INVARIANT(violation, "RING-1", cleared <= recorded && dropped <= recorded,
                    "ring: recorded %" PRIu64 " events, cleared %" PRIu64 ", dropped %" PRIu64,
@@ -196,10 +196,10 @@ bool xseg_history_ring_audit(const struct xseg_history_ring *ring, struct xseg_v
         struct xseg_history_event event;
 
         (void)xseg_history_ring_read(ring, number, &event);
-        XSEG_INVARIANT(violation, "RING-2", event.time >= before,
+        XSEG_INVARIANT(violation, "RING-2", event.time >= last_time,
                        "ring: event %" PRIu64 " has time %" PRIu64 ", the previous event %" PRIu64,
-                       number, event.time, before);
-        before = event.time;
+                       number, event.time, last_time);
+        last_time = event.time;
     }
     return true;
 }
@@ -245,8 +245,8 @@ bool xseg_history_merge_add(struct xseg_history_merge *merge, struct xseg_histor
 
 /* --- The heap. --- */
 
-/* Whether one run is before another in the order of the heap. */
-typedef bool compare_runs(const struct xseg_history_merge *merge, size_t left, size_t right);
+/* Whether run `left` precedes run `right` in the order of the heap. */
+typedef bool run_precedes(const struct xseg_history_merge *merge, size_t left, size_t right);
 
 /* Whether the next event of a run is before that of another run. */
 static bool has_earlier_event(const struct xseg_history_merge *merge, size_t left, size_t right)
@@ -265,39 +265,39 @@ static bool has_lower_order(const struct xseg_history_merge *merge, size_t left,
 {
     const struct xseg_history_run *a = &merge->runs[left], *b = &merge->runs[right];
 
-    return a->events[a->ordered].order < b->events[b->ordered].order;
+    return a->events[a->next_ordered].order < b->events[b->next_ordered].order;
 }
 
-static void sift_run_down(struct xseg_history_merge *merge, compare_runs *is_before, size_t at)
+static void sift_run_down(struct xseg_history_merge *merge, run_precedes *precedes, size_t parent)
 {
     for (;;) {
-        size_t min = at;
+        size_t min = parent;
 
-        for (size_t child = 2 * at + 1; child <= 2 * at + 2 && child < merge->heap_count; child++)
-            if (is_before(merge, merge->heap[child], merge->heap[min]))
+        for (size_t child = 2 * parent + 1; child <= 2 * parent + 2 && child < merge->heap_count;
+             child++)
+            if (precedes(merge, merge->heap[child], merge->heap[min]))
                 min = child;
-        if (min == at)
+        if (min == parent)
             return;
-        const size_t run = merge->heap[at];
-        merge->heap[at] = merge->heap[min];
+        const size_t run = merge->heap[parent];
+        merge->heap[parent] = merge->heap[min];
         merge->heap[min] = run;
-        at = min;
+        parent = min;
     }
 }
 
-static void build_heap(struct xseg_history_merge *merge, compare_runs *is_before)
+static void build_run_heap(struct xseg_history_merge *merge, run_precedes *precedes)
 {
-    for (size_t at = merge->heap_count; at-- > 0;)
-        sift_run_down(merge, is_before, at);
+    for (size_t i = merge->heap_count; i-- > 0;)
+        sift_run_down(merge, precedes, i);
 }
 
 /* Restore the heap after the run at the top has advanced; remove the run if it has ended. */
-static void update_top_run(struct xseg_history_merge *merge, compare_runs *is_before,
-                           bool has_ended)
+static void update_top_run(struct xseg_history_merge *merge, run_precedes *precedes, bool has_ended)
 {
     if (has_ended)
         merge->heap[0] = merge->heap[--merge->heap_count];
-    sift_run_down(merge, is_before, 0);
+    sift_run_down(merge, precedes, 0);
 }
 
 /* --- Monotonic times. --- */
@@ -307,9 +307,9 @@ static void update_top_run(struct xseg_history_merge *merge, compare_runs *is_be
 static uint64_t raise_run_times(struct xseg_history_run *run, size_t index, uint64_t min)
 {
     for (; run->next <= index && run->next < run->count; run->next++) {
-        const uint64_t before = run->next == 0 ? 0 : run->events[run->next - 1].time;
+        const uint64_t last_time = run->next == 0 ? 0 : run->events[run->next - 1].time;
 
-        run->events[run->next].time = xseg_max(run->events[run->next].time, before);
+        run->events[run->next].time = xseg_max(run->events[run->next].time, last_time);
     }
     struct xseg_history_event *event = &run->events[index];
     XSEG_ASSERT(index < run->count && run->next > index);
@@ -320,12 +320,14 @@ static uint64_t raise_run_times(struct xseg_history_run *run, size_t index, uint
 /* Find the next event of a run with a sequence number, from index `from` on. */
 static bool find_ordered_event(struct xseg_history_run *run, size_t from)
 {
-    for (run->ordered = from; run->ordered < run->count; run->ordered++)
-        if (run->events[run->ordered].order != 0)
+    for (run->next_ordered = from; run->next_ordered < run->count; run->next_ordered++)
+        if (run->events[run->next_ordered].order != 0)
             return true;
     return false;
 }
 
+/* Raise the times of all events so that they do not decrease in a ring nor with the sequence
+ * numbers. */
 static void raise_all_times(struct xseg_history_merge *merge)
 {
     uint64_t time = 0;
@@ -333,12 +335,12 @@ static void raise_all_times(struct xseg_history_merge *merge)
     for (size_t i = 0; i < merge->count; i++)
         if (find_ordered_event(&merge->runs[i], 0))
             merge->heap[merge->heap_count++] = i;
-    build_heap(merge, has_lower_order);
+    build_run_heap(merge, has_lower_order);
     while (merge->heap_count > 0) {
         struct xseg_history_run *run = &merge->runs[merge->heap[0]];
 
-        time = raise_run_times(run, run->ordered, time);
-        update_top_run(merge, has_lower_order, !find_ordered_event(run, run->ordered + 1));
+        time = raise_run_times(run, run->next_ordered, time);
+        update_top_run(merge, has_lower_order, !find_ordered_event(run, run->next_ordered + 1));
     }
     for (size_t i = 0; i < merge->count; i++) {
         struct xseg_history_run *run = &merge->runs[i];
@@ -369,7 +371,7 @@ void xseg_history_merge_restart(struct xseg_history_merge *merge)
         if (merge->runs[i].count != 0)
             merge->heap[merge->heap_count++] = i;
     }
-    build_heap(merge, has_earlier_event);
+    build_run_heap(merge, has_earlier_event);
 }
 
 const struct xseg_history_event *xseg_history_merge_next(struct xseg_history_merge *merge)

@@ -2,9 +2,9 @@
 /*
  * Event rings: the last events of one arena, in the order in which they happened.
  *
- * An event describes one action on a block or a segment in eight 64-bit words.  A ring has
- * one writer at a time, the thread that holds the arena lock, and any number of readers, which do
- * not take that lock.  The writer never waits for a reader: it overwrites the oldest event.
+ * An event describes one action on a block or a segment in eight 64-bit words.  A ring has one
+ * writer at a time, the thread that holds the arena lock, and any number of readers, which do not
+ * acquire that lock.  The writer never waits for a reader: it overwrites the oldest event.
  *
  * The events of a ring are numbered from 0 on, and event n is in slot n % (capacity + 1).  The
  * extra slot is the one that the writer may be filling, so a reader always finds the last
@@ -21,8 +21,8 @@
  * ring allocates a second array when it gets the first event with a `user`; an event whose value is
  * in that array has XSEG_HISTORY_HAS_USER.
  *
- * Both arrays are demand-zero memory, so a ring costs host memory only for the events that it has
- * had.  A change of the capacity copies the newest events into new arrays.
+ * Both arrays are demand-zero memory, so a ring commits host memory only for slots that were
+ * written.  A change of the capacity copies the newest events into new arrays.
  *
  * Invariants:
  *   RING-1  cleared <= recorded, dropped <= recorded.
@@ -83,11 +83,11 @@ struct xseg_history_ring {
     atomic_uint_fast64_t (*events)[XSEG_HISTORY_EVENT_WORDS]; /* [capacity + 1] */
     atomic_uint_fast64_t *users; /* [capacity + 1]; NULL: no event has a `user` */
     uint64_t capacity;
-    uint64_t coarse_ticks, coarse_ns; /* the last values of the coarse clock, see recorder.c */
+    uint64_t coarse_ticks, coarse_ns; /* cached coarse time and when it was read (recorder.c) */
     atomic_uint_fast64_t cleared;     /* events with lower numbers were cleared */
     atomic_uint_fast64_t dropped;     /* events with lower numbers were dropped by a resize */
     /* At the moment of a snapshot (device_history.h): the number of events, and the stream of the
-     * arena if the arena was in a pool.  Guarded by the device memory lock. */
+     * arena if the arena existed.  Guarded by the device memory lock. */
     uint64_t cut_end;
     uint64_t cut_stream;
     bool has_cut_stream;
@@ -180,7 +180,7 @@ static inline void xseg_history_ring_append(struct xseg_history_ring *ring,
     /* A reader that sees one of the new words also sees the value of `recorded` before them. */
     atomic_thread_fence(memory_order_release);
     xseg_history_event_write(event, words);
-    /* The slot is advanced without a division, which would take longer than all other steps. */
+    /* A division by the capacity would take longer than all other steps. */
     ring->slot = ring->slot == ring->capacity ? 0 : ring->slot + 1;
     atomic_store_explicit(&ring->recorded, number + 1, memory_order_release);
 }
@@ -189,8 +189,7 @@ static inline void xseg_history_ring_append(struct xseg_history_ring *ring,
 void xseg_history_ring_append_with_user(struct xseg_history_ring *ring,
                                         const struct xseg_history_event *event, uint64_t user);
 
-/* The numbers of the readable events: from *first up to but not including *end.  The caller holds
- * the history lock. */
+/* Get the numbers of the readable events, [*first, *end).  The caller holds the history lock. */
 void xseg_history_ring_range(const struct xseg_history_ring *ring, uint64_t *first, uint64_t *end);
 
 /* Copy an event.  Returns false if the event was overwritten, or dropped by a resize.  The caller
@@ -198,11 +197,11 @@ void xseg_history_ring_range(const struct xseg_history_ring *ring, uint64_t *fir
 bool xseg_history_ring_read(const struct xseg_history_ring *ring, uint64_t number,
                             struct xseg_history_event *out);
 
-/* Like xseg_history_ring_read(); *user is 0 if the event has none. */
+/* Copy an event, as xseg_history_ring_read(), and its `user`, 0 if the event has none. */
 bool xseg_history_ring_read_with_user(const struct xseg_history_ring *ring, uint64_t number,
                                       struct xseg_history_event *out, uint64_t *user);
 
-/* Remove the events with numbers below `end` from the readable ones. */
+/* Clear the events with numbers below `end`: they are no longer readable. */
 void xseg_history_ring_clear(struct xseg_history_ring *ring, uint64_t end);
 
 /* The number of events before `first` that were overwritten or dropped since the last clear. */
@@ -221,7 +220,7 @@ bool xseg_history_ring_audit(const struct xseg_history_ring *ring,
  * The merge of the events of several rings into one sequence.
  *
  * Events of one ring keep their order.  Events with a sequence number (history.h) are sorted by
- * these numbers, whatever the clocks of the CPUs were.  All other events are sorted by time.
+ * these numbers, independently of the clocks of the CPUs.  All other events are sorted by time.
  *
  * The first two constraints are turned into constraints on time.  The time of each event is raised
  * to that of its predecessor in the ring.  The time of an event with a sequence number is raised to
@@ -237,15 +236,15 @@ struct xseg_history_run {
     struct xseg_history_event *events; /* [count], owned by the merge */
     uint64_t *users; /* [count], owned by the merge; NULL: no event has a `user` */
     size_t count;
-    size_t ordered; /* while times are raised: the next event with a sequence number */
-    size_t next;    /* the next event to merge */
-    uint32_t order; /* the last sequence number before `next` */
+    size_t next_ordered; /* while times are raised: the next event with a sequence number */
+    size_t next;         /* the next event to merge */
+    uint32_t order;      /* the last sequence number before `next` */
 };
 
 struct xseg_history_merge {
     struct xseg_history_run *runs; /* [count] */
     size_t count, capacity;
-    size_t *heap; /* indices of runs with events left, the next event's run at the top */
+    size_t *heap; /* indices of runs with remaining events; at the top the run of the next event */
     size_t heap_count;
     uint64_t user; /* of the event that was returned last; 0: none */
 };

@@ -29,15 +29,15 @@ void xseg_allocator_log_unused_keys(struct xseg_allocator *allocator, uint64_t n
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     char buffer[512];
-    struct xseg_strbuf text;
+    struct xseg_strbuf keys;
 
-    xseg_strbuf_init(&text, buffer, sizeof(buffer));
+    xseg_strbuf_init(&keys, buffer, sizeof(buffer));
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
         if ((named >> key & 1) == 0 ||
             xseg_config_has_effect(config, (enum xseg_config_key_id)key) ||
             !xseg_config_is_set(config, (enum xseg_config_key_id)key))
             continue;
-        /* A call may still set the fraction. */
+        /* A later call can set the fraction, so this key has a message of its own. */
         if (key == XSEG_CONFIG_GARBAGE_COLLECTION)
             xseg_log_line(
                 &allocator->log, XSEG_LOG_WARNING,
@@ -45,19 +45,19 @@ void xseg_allocator_log_unused_keys(struct xseg_allocator *allocator, uint64_t n
                 "set per_process_memory_fraction, or fraction by xseg_limits_set() (in PyTorch, "
                 "set_per_process_memory_fraction())");
         else
-            xseg_strbuf_printf(&text, "%s%s", text.length > 0 ? ", " : "",
+            xseg_strbuf_printf(&keys, "%s%s", keys.length > 0 ? ", " : "",
                                xseg_config_table[key].name);
     }
     for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
         if ((named >> (XSEG_CONFIG_KEYS + i) & 1) != 0)
-            xseg_strbuf_printf(&text, "%s%s", text.length > 0 ? ", " : "", xseg_config_ignored[i]);
-    if (text.length > 0)
+            xseg_strbuf_printf(&keys, "%s%s", keys.length > 0 ? ", " : "", xseg_config_ignored[i]);
+    if (keys.length > 0)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING, "configuration: keys have no effect, %s",
                       buffer);
 }
 
-/* Check the limits of every open device against a configuration, or with `store` set them, until
- * one fails. */
+/* Check the limits of every open device against a configuration, or set them if `store` is set.
+ * Returns the first error. */
 static xseg_status apply_limits_to_devices(struct xseg_allocator *allocator,
                                            const struct xseg_config *config, uint64_t named,
                                            bool store)
@@ -68,7 +68,7 @@ static xseg_status apply_limits_to_devices(struct xseg_allocator *allocator,
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
         if (device != NULL)
-            status = xseg_device_limits_follow(device, config, named, store);
+            status = xseg_device_limits_apply_config(device, config, named, store);
     }
     return status;
 }
@@ -116,7 +116,7 @@ static struct xseg_config_version *copy_current_version(struct xseg_allocator *a
     return version;
 }
 
-/* The version with an equal configuration, or NULL. */
+/* Find the version with an equal configuration, or return NULL. */
 static struct xseg_config_version *find_equal_version(const struct xseg_allocator *allocator,
                                                       const struct xseg_config *config)
 {
@@ -138,10 +138,10 @@ static void publish_version(struct xseg_allocator *allocator, struct xseg_config
     version->config.has_device_soft_limit = has_device_soft_limit(allocator, &version->config);
     version->config.has_device_fraction = has_device_fraction(allocator, &version->config);
     xseg_config_derive(&version->config);
-    struct xseg_config_version *before = find_equal_version(allocator, &version->config);
-    if (before != NULL) {
+    struct xseg_config_version *equal = find_equal_version(allocator, &version->config);
+    if (equal != NULL) {
         free(version);
-        version = before;
+        version = equal;
     } else {
         version->older = allocator->versions;
         allocator->versions = version;
@@ -204,9 +204,9 @@ static xseg_status set_config(struct xseg_allocator *allocator, const char *text
     (void)apply_limits_to_devices(allocator, &version->config, *named, true);
     if (version->config.block_user && !xseg_allocator_config(allocator)->block_user)
         discard_all_users(allocator);
-    const bool filled = xseg_allocator_config(allocator)->debug_fill;
+    const bool had_debug_fill = xseg_allocator_config(allocator)->debug_fill;
     publish_version(allocator, version);
-    if (xseg_allocator_config(allocator)->debug_fill != filled)
+    if (xseg_allocator_config(allocator)->debug_fill != had_debug_fill)
         discard_filled_ranges(allocator);
     if (!xseg_config_has_thread(xseg_allocator_config(allocator)))
         xseg_background_stop(allocator);
@@ -227,23 +227,25 @@ xseg_status xseg_allocator_set_config(struct xseg_allocator *allocator, const ch
                                     xseg_history_store_settings(&allocator->history));
     trim_devices_to_limits(allocator);
     xseg_publisher_apply_config(allocator);
-    xseg_budget_follow(allocator);
+    xseg_budget_apply_config(allocator);
     return XSEG_OK;
 }
 
 static xseg_status set_device_limits(struct xseg_allocator *allocator, struct xseg_device *device,
-                                     const struct xseg_limits *set)
+                                     const struct xseg_limits *new_limits)
 {
-    const bool had_soft = xseg_allocator_config(allocator)->has_device_soft_limit;
+    const bool had_soft_limit = xseg_allocator_config(allocator)->has_device_soft_limit;
     const bool had_fraction = xseg_allocator_config(allocator)->has_device_fraction;
     struct xseg_config_version *version = copy_current_version(allocator);
     xseg_status status = XSEG_ERR_HOST_MEMORY;
 
     if (version != NULL)
-        status = xseg_device_limits_set(&device->limits, set);
-    /* Versions stay until the allocator closes, so a new one is only published if it differs. */
-    if (status == XSEG_OK && (has_device_soft_limit(allocator, &version->config) != had_soft ||
-                              has_device_fraction(allocator, &version->config) != had_fraction))
+        status = xseg_device_limits_set(&device->limits, new_limits);
+    /* Versions are freed when the allocator closes, so a new version is published only if it
+     * differs. */
+    if (status == XSEG_OK &&
+        (has_device_soft_limit(allocator, &version->config) != had_soft_limit ||
+         has_device_fraction(allocator, &version->config) != had_fraction))
         publish_version(allocator, version);
     else
         free(version);
@@ -273,7 +275,7 @@ xseg_status xseg_allocator_limits_set(struct xseg_allocator *allocator, struct x
     return status;
 }
 
-/* Set in the configuration whether an observer traces. */
+/* Publish a new configuration if `traced` must change, because observers were added or removed. */
 static xseg_status update_tracing(struct xseg_allocator *allocator)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_FIRST));

@@ -33,23 +33,23 @@
 /* Sleep until the next pass or round may be due.  Returns false if the thread must stop. */
 static bool sleep_until_due(struct xseg_background *background, uint64_t nanoseconds)
 {
-    struct timespec until = {0};
+    struct timespec deadline = {0};
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    nanoseconds += (uint64_t)until.tv_nsec;
-    until.tv_sec += (time_t)(nanoseconds / XSEG_SECOND);
-    until.tv_nsec = (long)(nanoseconds % XSEG_SECOND);
-    XSEG_ASSERT(until.tv_nsec >= 0 && until.tv_nsec < (long)XSEG_SECOND);
+    (void)clock_gettime(CLOCK_MONOTONIC, &deadline);
+    nanoseconds += (uint64_t)deadline.tv_nsec;
+    deadline.tv_sec += (time_t)(nanoseconds / XSEG_SECOND);
+    deadline.tv_nsec = (long)(nanoseconds % XSEG_SECOND);
+    XSEG_ASSERT(deadline.tv_nsec >= 0 && deadline.tv_nsec < (long)XSEG_SECOND);
     (void)pthread_mutex_lock(&background->lock);
     while (!background->is_stopping &&
-           pthread_cond_timedwait(&background->wake, &background->lock, &until) != ETIMEDOUT)
+           pthread_cond_timedwait(&background->wake, &background->lock, &deadline) != ETIMEDOUT)
         continue;
-    const bool continues = !background->is_stopping;
+    const bool must_continue = !background->is_stopping;
     (void)pthread_mutex_unlock(&background->lock);
-    return continues;
+    return must_continue;
 }
 
-static uint64_t sleep_time(struct xseg_allocator *allocator)
+static uint64_t sleep_duration(struct xseg_allocator *allocator)
 {
     return xseg_min(xseg_decay_interval(xseg_allocator_config(allocator)),
                     xseg_budget_interval(allocator));
@@ -71,7 +71,7 @@ static void *run_background_thread(void *self)
     struct xseg_allocator *allocator = self;
     uint64_t due = 0;
 
-    while (sleep_until_due(allocator->background, sleep_time(allocator))) {
+    while (sleep_until_due(allocator->background, sleep_duration(allocator))) {
         const struct xseg_config *config = xseg_allocator_config(allocator);
 
         xseg_budget_round(allocator);
@@ -89,7 +89,7 @@ static int create_background_thread(struct xseg_allocator *allocator)
 {
     struct xseg_background *background = allocator->background;
     pthread_condattr_t monotonic;
-    sigset_t all, before;
+    sigset_t all_signals, previous;
 
     XSEG_ASSERT(!background->is_running);
     background->is_stopping = false;
@@ -99,10 +99,10 @@ static int create_background_thread(struct xseg_allocator *allocator)
     (void)pthread_cond_init(&background->wake, &monotonic);
     (void)pthread_condattr_destroy(&monotonic);
     /* Threads of the program handle its signals. */
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    (void)sigfillset(&all_signals);
+    (void)pthread_sigmask(SIG_SETMASK, &all_signals, &previous);
     const int error = pthread_create(&background->thread, NULL, run_background_thread, allocator);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    (void)pthread_sigmask(SIG_SETMASK, &previous, NULL);
     return error;
 }
 
@@ -144,9 +144,9 @@ void xseg_background_stop(struct xseg_allocator *allocator)
 
 /* --- Allocation of the state. --- */
 
-/* An allocator and the state that modules above `device` keep of it. */
+/* An allocator and the state of modules above `device`. */
 struct allocator_state {
-    struct xseg_allocator allocator; /* first: free() gets its address */
+    struct xseg_allocator allocator; /* must be first: free() receives its address */
     struct xseg_background background;
     struct xseg_registrations registrations;
     struct xseg_oom_snapshots oom_snapshots;
@@ -173,9 +173,7 @@ static void log_self_checks(const struct xseg_log *log)
 }
 #endif
 
-/*
- * Log the variables that secure_getenv() hides from a process that has more rights than its user.
- */
+/* Log the variables that secure_getenv() hides from a process with elevated privileges. */
 static void log_ignored_variables(const struct xseg_log *log)
 {
     static const char *const variable[] = {
@@ -186,13 +184,13 @@ static void log_ignored_variables(const struct xseg_log *log)
     };
     static atomic_flag is_logged = ATOMIC_FLAG_INIT;
     char names[128];
-    struct xseg_strbuf text;
+    struct xseg_strbuf list;
 
-    xseg_strbuf_init(&text, names, sizeof(names));
+    xseg_strbuf_init(&list, names, sizeof(names));
     for (unsigned i = 0; i < XSEG_COUNT_OF(variable); i++)
         if (getenv(variable[i]) != NULL && secure_getenv(variable[i]) == NULL)
-            xseg_strbuf_printf(&text, "%s%s", text.length > 0 ? ", " : "", variable[i]);
-    if (text.length > 0 && !atomic_flag_test_and_set(&is_logged))
+            xseg_strbuf_printf(&list, "%s%s", list.length > 0 ? ", " : "", variable[i]);
+    if (list.length > 0 && !atomic_flag_test_and_set(&is_logged))
         xseg_log_line(log, XSEG_LOG_WARNING,
                       "environment: ignored in a set-user-ID process, %s; pass the values to "
                       "xseg_open()",
@@ -343,7 +341,7 @@ xseg_status xseg_allocator_open(const char *config, const char *driver, const st
     xseg_allocator_log_unused_keys(allocator, named);
     xseg_environment_check(&allocator->log);
     xseg_publisher_apply_config(allocator);
-    xseg_budget_follow(allocator);
+    xseg_budget_apply_config(allocator);
     *out = allocator;
     return XSEG_OK;
 
@@ -352,7 +350,7 @@ free_all:
     return status;
 }
 
-/* Run a step of closing on every open device, until one fails. */
+/* Run a step of closing on every open device, until a step fails. */
 static xseg_status run_step_on_devices(struct xseg_allocator *allocator,
                                        xseg_status (*step)(struct xseg_device *device))
 {
@@ -415,13 +413,13 @@ static xseg_status open_new_device(struct xseg_allocator *allocator, int ordinal
 {
     XSEG_ASSERT(ordinal >= 0 && ordinal < allocator->device_count);
     struct xseg_device *device;
-    char why[384] = "";
+    char vmm_reason[384] = "";
     xseg_status status = XSEG_OK;
 
     xseg_mutex_lock(&allocator->open_lock);
     device = xseg_allocator_open_device(allocator, ordinal);
     if (device == NULL)
-        status = xseg_device_open(allocator, ordinal, why, sizeof(why), &device);
+        status = xseg_device_open(allocator, ordinal, vmm_reason, sizeof(vmm_reason), &device);
     XSEG_ASSERT(status != XSEG_OK || device->context.ordinal == ordinal);
     if (status == XSEG_OK)
         atomic_store_explicit(&allocator->device[ordinal], device, memory_order_release);
@@ -445,7 +443,7 @@ static xseg_status open_new_device(struct xseg_allocator *allocator, int ordinal
                 ? "too little free memory for the driver "
                   "test, repeated at the next growth"
                 : device->sharing->exportable.reason);
-    if (why[0] != '\0' && config->expandable_segments)
+    if (vmm_reason[0] != '\0' && config->expandable_segments)
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "device %d: segments are classic%s, %s; set "
                       "expandable_segments:False to avoid this warning",
@@ -453,7 +451,7 @@ static xseg_status open_new_device(struct xseg_allocator *allocator, int ordinal
                       config->unmap_on_free || config->guard_page
                           ? ", unmap_on_free and guard_page have no effect"
                           : "",
-                      why);
+                      vmm_reason);
     *out = device;
     return XSEG_OK;
 }

@@ -22,9 +22,9 @@
 #include "src/core/reclaim/reclaim.h"
 #include "src/core/stats/counts.h"
 
-/* A device and the state that modules above `device` keep of it. */
+/* A device and the state of modules above `device`. */
 struct device_state {
-    struct xseg_device device; /* first: free() gets its address */
+    struct xseg_device device; /* must be first: free() receives its address */
     struct xseg_pending pending;
     struct xseg_debug_fill fill;
     struct xseg_decay decay;
@@ -52,16 +52,16 @@ static xseg_status probe_configured_export(struct xseg_device *device, bool *exp
 static xseg_status probe_page_properties(struct xseg_device *device)
 {
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
-    bool works = false;
+    bool is_exportable = false;
 
     device->sharing->exportable.is_configured = config->exportable;
     device->pool.options.rdma = config->rdma;
     const xseg_status status = config->rdma ? xseg_page_probe_rdma(device) : XSEG_OK;
-    return status == XSEG_OK ? probe_configured_export(device, &works) : status;
+    return status == XSEG_OK ? probe_configured_export(device, &is_exportable) : status;
 }
 
-/* Free a device that was not published.  Its only memory is memory of a probe that the driver did
- * not release. */
+/* Free a device that was not published.  It has no device memory, except memory of a probe that the
+ * driver failed to release. */
 static xseg_status abandon_open(struct xseg_device *device, xseg_status status)
 {
     char reason[256];
@@ -73,8 +73,8 @@ static xseg_status abandon_open(struct xseg_device *device, xseg_status status)
     return xseg_fail(status, "%s", reason);
 }
 
-xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char *why,
-                             size_t why_bytes, struct xseg_device **out)
+xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char *reason,
+                             size_t reason_bytes, struct xseg_device **out)
 {
     struct device_state *state = calloc(1, sizeof(*state));
     xseg_status status;
@@ -94,7 +94,7 @@ xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char
     if (status != XSEG_OK)
         goto free_device;
     status = xseg_context_open(&device->context, allocator->driver, ordinal, &device->unreleased,
-                               why, why_bytes);
+                               reason, reason_bytes);
     if (status != XSEG_OK)
         goto release_unreleased;
     xseg_page_cache_init(&device->page_cache, &device->context, &device->unreleased);
@@ -135,48 +135,48 @@ free_device:
 xseg_status xseg_device_create_pool(struct xseg_device *device,
                                     const struct xseg_pool_options *options, struct xseg_pool **out)
 {
-    struct xseg_pool_options chosen = *options;
+    struct xseg_pool_options effective = *options;
     xseg_status status = XSEG_OK;
-    bool works = false;
+    bool is_exportable = false;
 
-    if (chosen.exportable)
-        status = xseg_page_probe_export(device, &works);
-    else if (chosen.memory.alloc == NULL)
-        status = probe_configured_export(device, &chosen.exportable);
-    if (chosen.memory.alloc == NULL && xseg_allocator_config(device->allocator)->rdma)
-        chosen.rdma = true;
-    if (status == XSEG_OK && chosen.rdma)
+    if (effective.exportable)
+        status = xseg_page_probe_export(device, &is_exportable);
+    else if (effective.memory.alloc == NULL)
+        status = probe_configured_export(device, &effective.exportable);
+    if (effective.memory.alloc == NULL && xseg_allocator_config(device->allocator)->rdma)
+        effective.rdma = true;
+    if (status == XSEG_OK && effective.rdma)
         status = xseg_page_probe_rdma(device);
     if (status != XSEG_OK)
         return status;
-    return xseg_pools_create(device, &chosen, false, out);
+    return xseg_pools_create(device, &effective, false, out);
 }
 
 /* --- Close. --- */
 
-/* The first allocated blocks, for the error message. */
-struct survivors {
+/* The number of allocated blocks, and a list of the first ones for the error message. */
+struct allocated_blocks {
     uint64_t count;
     struct xseg_strbuf text;
     char buffer[1024];
 };
 
-/* Number of frames that are printed of the stack of a survivor. */
+/* Number of frames that are printed of the stack of an allocated block. */
 #define FRAMES_SHOWN 3u
 
-static void record_survivor(void *self, const struct xseg_block_view *view)
+static void list_allocated_block(void *self, const struct xseg_block_view *view)
 {
     const struct xseg_arena *arena = view->extent->arena;
-    struct survivors *live = self;
+    struct allocated_blocks *blocks = self;
 
-    if (view->state != XSEG_BLOCK_ALLOCATED || live->count++ >= 4)
+    if (view->state != XSEG_BLOCK_ALLOCATED || blocks->count++ >= 4)
         return;
-    xseg_strbuf_printf(&live->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
-                       live->count > 1 ? "," : "", view->base, view->requested,
+    xseg_strbuf_printf(&blocks->text, "%s %#" PRIx64 " of %" PRIu64 " bytes on stream %p",
+                       blocks->count > 1 ? "," : "", view->base, view->requested,
                        (void *)xseg_arena_stream(arena)->handle);
     xseg_history_store_print_stack(arena->history->store,
                                    xseg_origins_of(view->extent, view->base).stack, FRAMES_SHOWN,
-                                   " from ", &live->text);
+                                   " from ", &blocks->text);
 }
 
 /* Destroy a stream that the library created. */
@@ -190,13 +190,13 @@ static xseg_status destroy_library_stream(struct xseg_device *device, xseg_strea
     return status;
 }
 
-/* Release all memory to the driver.  The next attempt retries memory that the driver did not
- * release. */
+/* Release all memory to the driver.  If the driver fails to release memory, the next attempt
+ * retries it. */
 static xseg_status release_all_memory(struct xseg_device *device)
 {
-    const struct xseg_trim_plan everything = {.wait = true, .retained_pools = true};
-    struct xseg_trim_result done = {sizeof(done)};
-    bool all = true;
+    const struct xseg_trim_plan plan = {.wait = true, .retained_pools = true};
+    struct xseg_trim_result result = {sizeof(result)};
+    bool is_complete = true;
     xseg_status status = XSEG_OK;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
@@ -206,19 +206,19 @@ static xseg_status release_all_memory(struct xseg_device *device)
     {
         xseg_unexport_segments(pool);
     }
-    status = xseg_trim_device(device, &everything, &done);
+    status = xseg_trim_device(device, &plan, &result);
     if (status != XSEG_OK)
         return status;
     xseg_ranges_destroy_all(device);
     XSEG_DEVICE_FOR_ARENAS(arena, device)
     {
-        all = xseg_reclaim_destroy_all_unmapped(arena) && all;
+        is_complete = xseg_reclaim_destroy_all_unmapped(arena) && is_complete;
     }
-    if (!all)
+    if (!is_complete)
         return xseg_fail(XSEG_ERR_DRIVER,
                          "driver has not released all memory, %" PRIu64
                          " bytes on device %d; call xseg_close() again",
-                         done.kept_failed, device->context.ordinal);
+                         result.kept_failed, device->context.ordinal);
     status = xseg_unreleased_retry(&device->unreleased);
     if (status == XSEG_OK)
         status = destroy_library_stream(device, &device->wait_stream);
@@ -279,36 +279,36 @@ void xseg_device_free(struct xseg_device *device)
 
 xseg_status xseg_device_check_none_allocated(struct xseg_device *device)
 {
-    struct survivors live = {0};
+    struct allocated_blocks blocks = {0};
 
     if (xseg_pending_captures(device->pending) || xseg_routes_exist(&device->routes))
         return xseg_fail(XSEG_ERR_BUSY, "%s is active on device %d; end it first",
                          xseg_pending_captures(device->pending) ? "capture" : "route to a pool",
                          device->context.ordinal);
-    xseg_strbuf_init(&live.text, live.buffer, sizeof(live.buffer));
+    xseg_strbuf_init(&blocks.text, blocks.buffer, sizeof(blocks.buffer));
     xseg_mutex_lock(&device->memory_lock);
-    xseg_device_walk(device, record_survivor, &live);
+    xseg_device_walk(device, list_allocated_block, &blocks);
     const uint64_t pinned = xseg_mapping_pinned(device);
     const uint64_t held = xseg_ranges_held_bytes(device);
     xseg_mutex_unlock(&device->memory_lock);
-    if (live.count == 0 && held != 0 && !xseg_context_is_lost(&device->context))
+    if (blocks.count == 0 && held != 0 && !xseg_context_is_lost(&device->context))
         return xseg_fail(XSEG_ERR_BUSY,
                          "decommitted granules are held, %" PRIu64
                          " bytes on device %d; call xseg_range_unhold() first",
                          held, device->context.ordinal);
-    if (live.count == 0 && pinned != 0 && !xseg_context_is_lost(&device->context))
+    if (blocks.count == 0 && pinned != 0 && !xseg_context_is_lost(&device->context))
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory is pinned, %" PRIu64
                          " bytes on device %d; call xseg_unpin() first",
                          pinned, device->context.ordinal);
-    if (live.count == 0)
+    if (blocks.count == 0)
         return xseg_share_check_none(device);
     return xseg_fail(
         XSEG_ERR_BUSY, "blocks are allocated, %" PRIu64 " on device %d; free these first:%s%s",
-        live.count, device->context.ordinal, live.buffer, live.count > 4 ? ", ..." : "");
+        blocks.count, device->context.ordinal, blocks.buffer, blocks.count > 4 ? ", ..." : "");
 }
 
-/* Complete the uses of a stream of a lost device. */
+/* Mark a stream of a lost device as synchronized. */
 static void complete_stream(void *self, struct xseg_known_stream *stream)
 {
     struct xseg_device *device = self;
@@ -316,12 +316,12 @@ static void complete_stream(void *self, struct xseg_known_stream *stream)
     xseg_pending_stream_synchronized(device->pending, stream);
 }
 
-/* Cache the pending blocks of a lost device, while their extents exist. */
+/* Free the pending blocks of a lost device before its extents are destroyed. */
 static void complete_pending_blocks(struct xseg_device *device)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_biased_lock_lock(&device->pending->lock);
-    xseg_deferred_settle(device->pending, NULL);
+    xseg_deferred_flush(device->pending, NULL);
     xseg_biased_lock_unlock(&device->pending->lock);
     xseg_streams_for_each(&device->streams, complete_stream, device);
 }
@@ -351,7 +351,7 @@ xseg_status xseg_device_release_context(struct xseg_device *device)
 {
     const xseg_status status = xseg_driver_release_context(&device->context);
 
-    /* The context of a lost device does not exist any more, whatever the driver returns. */
+    /* The context of a lost device no longer exists, independent of the driver's result. */
     return xseg_context_is_lost(&device->context) ? XSEG_OK : status;
 }
 
@@ -399,14 +399,14 @@ uint64_t xseg_device_host_bytes(struct xseg_device *device)
 struct device_audit {
     struct xseg_violation *violation;
     uint64_t reserved, evicted;
-    bool holds;
+    bool is_valid;
 };
 
 static void audit_arena(struct device_audit *audit, struct xseg_arena *arena)
 {
     xseg_biased_lock_lock(&arena->lock);
-    if (audit->holds)
-        audit->holds = xseg_arena_audit(arena, audit->violation);
+    if (audit->is_valid)
+        audit->is_valid = xseg_arena_audit(arena, audit->violation);
     audit->reserved += xseg_counts_read(&arena->counts, XSEG_COUNT_RESERVED_BYTES).current;
     audit->evicted += arena->evicted;
     xseg_biased_lock_unlock(&arena->lock);
@@ -432,22 +432,22 @@ static bool audit_totals(struct xseg_device *device, const struct device_audit *
 static bool audit_labels(struct xseg_history_labels *labels, struct xseg_violation *violation)
 {
     xseg_mutex_lock(&labels->lock);
-    const bool holds = xseg_history_labels_audit(labels, violation);
+    const bool is_valid = xseg_history_labels_audit(labels, violation);
     xseg_mutex_unlock(&labels->lock);
-    return holds;
+    return is_valid;
 }
 
 bool xseg_device_audit(struct xseg_device *device, struct xseg_violation *violation)
 {
-    struct device_audit audit = {.violation = violation, .holds = true};
+    struct device_audit audit = {.violation = violation, .is_valid = true};
 
     xseg_mutex_lock(&device->memory_lock);
     XSEG_DEVICE_FOR_ARENAS(arena, device)
     {
         audit_arena(&audit, arena);
     }
-    if (audit.holds)
-        audit.holds = audit_totals(device, &audit, violation);
+    if (audit.is_valid)
+        audit.is_valid = audit_totals(device, &audit, violation);
     xseg_mutex_unlock(&device->memory_lock);
-    return audit.holds && audit_labels(&device->history.store->labels, violation);
+    return audit.is_valid && audit_labels(&device->history.store->labels, violation);
 }

@@ -7,13 +7,13 @@
 #include "src/core/block/recorder.h"
 #include "src/core/report/device_history.h"
 
-/* Frame IDs of the hook between two sweeps, in addition to twice the number of survivors of the last
- * sweep. */
+/* Number of frame IDs of the hook between two sweeps, in addition to twice the number of IDs that
+ * the last sweep retained. */
 #define MIN_GATHERS 65536u
 
 /* Maximum number of events that are read while HISTORY is locked; an arena waits for HISTORY when
  * its ring is resized. */
-#define BATCH 4096u
+#define BATCH_EVENTS 4096u
 
 /* The frame IDs of the hook that are in use; unique after sort_unique_ids(). */
 struct frame_ids {
@@ -25,7 +25,7 @@ struct frame_ids {
 struct sweep {
     struct xseg_allocator *allocator;
     struct frame_ids *ids; /* NULL: frame IDs are not collected */
-    bool has_labels; /* there were labels when the sweep began; newer labels are created marked */
+    bool has_labels; /* labels existed when the sweep began; newer labels are created marked */
 };
 
 /* --- Marking. --- */
@@ -62,20 +62,20 @@ static void mark_event(void *self, uint32_t frames, uint32_t label)
 static void mark_ring(struct sweep *sweep, const struct xseg_history_ring *ring)
 {
     struct xseg_mutex *lock = &sweep->allocator->history.lock;
-    const uint64_t last = atomic_load_explicit(&ring->recorded, memory_order_acquire);
+    const uint64_t recorded = atomic_load_explicit(&ring->recorded, memory_order_acquire);
     struct xseg_history_event event;
-    uint64_t number = 0, first, end;
+    uint64_t index = 0, first, end;
 
     do {
         xseg_mutex_lock(lock);
         xseg_history_ring_range(ring, &first, &end);
-        number = xseg_max(number, first);
-        end = xseg_min(last, number + BATCH);
-        for (; number < end; number++)
-            if (xseg_history_ring_read(ring, number, &event))
+        index = xseg_max(index, first);
+        end = xseg_min(recorded, index + BATCH_EVENTS);
+        for (; index < end; index++)
+            if (xseg_history_ring_read(ring, index, &event))
                 mark_event(sweep, event.frames, event.label);
         xseg_mutex_unlock(lock);
-    } while (number < last);
+    } while (index < recorded);
 }
 
 static void mark_device(struct sweep *sweep, struct xseg_device *device)
@@ -115,21 +115,21 @@ static void mark_all(struct sweep *sweep)
 
 static int compare_ids(const void *a, const void *b)
 {
-    const uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
+    const uint32_t id_a = *(const uint32_t *)a, id_b = *(const uint32_t *)b;
 
-    return left < right ? -1 : left > right;
+    return id_a < id_b ? -1 : id_a > id_b;
 }
 
 static void sort_unique_ids(struct frame_ids *ids)
 {
-    size_t kept = 0;
+    size_t unique_count = 0;
 
     if (ids->count != 0)
         qsort(ids->id, ids->count, sizeof(*ids->id), compare_ids);
     for (size_t i = 0; i < ids->count; i++)
         if (i == 0 || ids->id[i] != ids->id[i - 1])
-            ids->id[kept++] = ids->id[i];
-    ids->count = kept;
+            ids->id[unique_count++] = ids->id[i];
+    ids->count = unique_count;
 }
 
 /* Report the frame IDs in use to the hook, and determine when the next sweep is due. */
@@ -192,11 +192,11 @@ void xseg_history_sweep_frames(struct xseg_allocator *allocator)
 
 /* A change of the label of the calling thread, or the lookup of a label for an annotation. */
 struct label_change {
-    const char *text; /* NULL: no label */
-    bool is_aside;    /* retain the label next to that of the thread, for an annotation */
-    bool keeps_last;
-    bool is_due; /* set: a sweep is due */
-    uint32_t label, last;
+    const char *text;   /* NULL: no label */
+    bool is_annotation; /* retain the label, and do not change that of the thread */
+    bool saves_previous;
+    bool is_due; /* result: whether a sweep is due */
+    uint32_t label, previous;
 };
 
 static enum xseg_history_labels_outcome try_label_change(struct xseg_history_store *store,
@@ -209,11 +209,11 @@ static enum xseg_history_labels_outcome try_label_change(struct xseg_history_sto
         outcome = xseg_history_labels_add(&store->labels, change->text, &change->label);
     change->is_due = xseg_history_labels_is_due(&store->labels);
     if (outcome <= XSEG_HISTORY_LABELS_ADDED) {
-        if (change->is_aside)
+        if (change->is_annotation)
             xseg_history_retain_label(store, change->label);
         else
-            change->last =
-                xseg_history_set_label(store, change->label, change->text, change->keeps_last);
+            change->previous =
+                xseg_history_set_label(store, change->label, change->text, change->saves_previous);
     }
     xseg_mutex_unlock(&store->labels.lock);
     return outcome;
@@ -243,20 +243,21 @@ static xseg_status change_label(struct xseg_allocator *allocator, struct label_c
     return XSEG_OK;
 }
 
-xseg_status xseg_label_set(struct xseg_allocator *allocator, const char *text, const char **last)
+xseg_status xseg_label_set(struct xseg_allocator *allocator, const char *text,
+                           const char **previous)
 {
-    struct label_change change = {.text = text, .keeps_last = last != NULL};
+    struct label_change change = {.text = text, .saves_previous = previous != NULL};
     const xseg_status status = change_label(allocator, &change);
 
-    if (status == XSEG_OK && last != NULL)
-        *last = xseg_history_labels_text(&allocator->history.labels, change.last);
+    if (status == XSEG_OK && previous != NULL)
+        *previous = xseg_history_labels_text(&allocator->history.labels, change.previous);
     return status;
 }
 
 xseg_status xseg_label_annotate(struct xseg_allocator *allocator, struct xseg_device *device,
                                 const char *text)
 {
-    struct label_change change = {.text = text, .is_aside = true};
+    struct label_change change = {.text = text, .is_annotation = true};
 
     if (!xseg_history_settings_record(xseg_history_store_settings(device->history.store),
                                       XSEG_HISTORY_ANNOTATION))

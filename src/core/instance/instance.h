@@ -7,8 +7,8 @@
  *     xseg_close()   check that nothing is allocated, release memory, stop the background thread,
  *                    release contexts, free
  *
- * The state that modules keep of an allocator or a device is one piece of host memory, so that
- * opening has one allocation to undo.  Closing runs each step on all devices before the next one.
+ * The state that modules keep of an allocator or a device is one host allocation, which is freed if
+ * opening fails.  Closing runs each step on all devices before the next step.
  * If a step fails, the previous steps are undone, the handle stays usable, and xseg_close() can be
  * called again.
  *
@@ -17,14 +17,14 @@
  * calls, and rounds of the budget (budget.h).  It blocks all signals, and stops before the
  * allocator is freed.  A forked child has no background thread, and cannot use the allocator.
  *
- * Deferred housekeeping is work that slow-path calls and the background thread run at their end,
- * never a hit: it notifies observers of events, and publishes statistics.
+ * Deferred housekeeping is work that slow-path calls and the background thread run at their end; a
+ * hit never runs it.  Housekeeping notifies observers of events, and publishes statistics.
  *
  * Invariants:
  *   - A configuration is complete when it is published, and is not changed afterwards.
  *   - Entries of the stream lookup cache that a configuration invalidates are dropped before
  *     xseg_config_set() returns.
- *   - If opening an allocator or a device fails, everything is undone.
+ *   - If opening an allocator or a device fails, all of its effects are undone.
  *
  * Locking: DRIVER is locked here, for opening devices and for changes of the configuration; the
  * thread is started and stopped under DRIVER.  The background thread holds BUDGET or the device
@@ -59,11 +59,11 @@ xseg_status xseg_allocator_device(struct xseg_allocator *allocator, int ordinal,
 /*
  * Open a device.  The caller holds DRIVER.
  *
- * why: set to the reason why virtual memory management is unavailable; "" if it is available
+ * reason: set to the reason why virtual memory management is unavailable; "" if it is available
  * Returns: XSEG_OK, XSEG_ERR_DRIVER, XSEG_ERR_NO_MEMORY, XSEG_ERR_HOST_MEMORY
  */
-xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char *why,
-                             size_t why_bytes, struct xseg_device **out);
+xseg_status xseg_device_open(struct xseg_allocator *allocator, int ordinal, char *reason,
+                             size_t reason_bytes, struct xseg_device **out);
 
 /*
  * The steps of closing a device, in this order; each may be called again after an error.
@@ -80,8 +80,8 @@ xseg_status xseg_device_release_context(struct xseg_device *device);
 void xseg_device_retain_context(struct xseg_device *device);
 void xseg_device_free(struct xseg_device *device);
 
-/* Create a private pool with one holder.  XSEG_ERR_UNSUPPORTED if it requests a property of pages
- * that is unavailable. */
+/* Create a private pool with one reference.  Returns XSEG_ERR_UNSUPPORTED if the pool requests a
+ * property of pages that is unavailable. */
 xseg_status xseg_device_create_pool(struct xseg_device *device,
                                     const struct xseg_pool_options *options,
                                     struct xseg_pool **out);
@@ -124,13 +124,13 @@ struct xseg_background {
 };
 
 /*
- * Start the thread, unless it runs.
+ * Start the thread, unless it is running.
  *
  * Returns: XSEG_OK, XSEG_ERR_HOST_MEMORY (the thread cannot be created)
  */
 xseg_status xseg_background_start(struct xseg_allocator *allocator);
 
-/* Stop the thread and wait for its end, if it runs. */
+/* Stop the thread, if it is running, and join it. */
 void xseg_background_stop(struct xseg_allocator *allocator);
 
 /* --- Housekeeping.  errno and the error message of the calling thread are preserved. --- */
@@ -167,10 +167,11 @@ bool xseg_device_audit(struct xseg_device *device, struct xseg_violation *violat
  * The roots are the contexts of threads, the events in rings and the allocated blocks.  Marking
  * needs no write barrier.  A label is attached to events and blocks only from the context of a
  * thread, and a label that a thread sets during the sweep is created marked (labels.h).  Frame
- * IDs follow the same rule: IDs that were gathered after the previous sweep began are not discarded.
+ * IDs follow the same rule: IDs that were gathered after the previous sweep began are not
+ * discarded.
  *
- * A sweep runs when a table is full: labels.h counts new labels, history.h counts frame IDs of
- * the hook.  A call that gathers its context runs the sweep that its frame ID makes due, before it
+ * A sweep runs when a table is full: labels.h counts new labels, history.h counts frame IDs of the
+ * hook.  If a sweep becomes due when a call gathers its context, the call runs the sweep before it
  * does anything else.  A sweep is O(events + blocks + labels).  Both limits grow with the number of
  * survivors of the last sweep, so the amortized cost of each new label is constant.
  *
@@ -189,7 +190,7 @@ void xseg_history_sweep(struct xseg_allocator *allocator);
 /* Sweep because the hook returned many frame IDs.  Does nothing while another thread sweeps. */
 void xseg_history_sweep_frames(struct xseg_allocator *allocator);
 
-/* xseg_history_gather() for a call of an allocator, and the sweep that it makes due. */
+/* Run xseg_history_gather() for a call of an allocator, and a sweep if one is due. */
 static inline void xseg_allocator_gather(struct xseg_allocator *allocator, const void *user)
 {
     if (__builtin_expect(xseg_history_gather(&allocator->history, user), 0))
@@ -199,11 +200,12 @@ static inline void xseg_allocator_gather(struct xseg_allocator *allocator, const
 /*
  * Set the label of the calling thread; NULL: none.
  *
- * last: NULL, or set to the previous label of the thread, whose string is kept until the thread
- *       restores it
+ * previous: NULL, or set to the previous label of the thread, whose string is retained until the
+ *           thread restores it
  * Returns: XSEG_OK; XSEG_ERR_HOST_MEMORY
  */
-xseg_status xseg_label_set(struct xseg_allocator *allocator, const char *text, const char **last);
+xseg_status xseg_label_set(struct xseg_allocator *allocator, const char *text,
+                           const char **previous);
 
 /* Write an annotation into the history of a device.  Returns: as xseg_label_set(); XSEG_OK if
  * annotations are not recorded */

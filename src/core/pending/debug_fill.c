@@ -11,52 +11,52 @@
 #include "src/core/device/device.h"
 #include "src/core/history/history.h"
 
-/* Number of bytes read back at a time. */
-#define PIECE_BYTES ((uint64_t)256 * XSEG_KIB)
-#define SHOWN_BYTES 16u
+/* Number of bytes that one copy reads back. */
+#define CHUNK_BYTES       ((uint64_t)256 * XSEG_KIB)
+#define MAX_PRINTED_BYTES 16u
 
-_Static_assert(PIECE_BYTES % sizeof(uint32_t) == 0, "pieces are compared by words");
+_Static_assert(CHUNK_BYTES % sizeof(uint32_t) == 0, "chunks are compared by words");
 
 void xseg_debug_fill_init(struct xseg_debug_fill *fill, struct xseg_allocator *allocator)
 {
     XSEG_ASSERT(allocator != NULL);
     fill->allocator = allocator;
-    atomic_init(&fill->reads, XSEG_DEBUG_FILL_UNPROBED);
+    atomic_init(&fill->read_back, XSEG_DEBUG_FILL_UNPROBED);
     atomic_init(&fill->has_filled, false);
     xseg_mutex_init(&fill->lock, XSEG_RANK_LEAF);
 }
 
 /* --- The set of filled ranges. --- */
 
-/* Remove [begin, end) from the set.  On host allocation failure, the rest of a divided range is
- * removed as well. */
-static void remove_range(struct xseg_debug_fill *fill, uint64_t begin, uint64_t end)
+/* Remove [begin, end) from the set.  On host allocation failure, the remainder of a divided range
+ * is removed as well. */
+static void remove_filled_range(struct xseg_debug_fill *fill, uint64_t begin, uint64_t end)
     XSEG_REQUIRES(fill->lock)
 {
     struct xseg_interval *node;
 
     while ((node = xseg_intervals_first(&fill->filled, begin, end)) != NULL) {
-        struct xseg_interval *rest = NULL;
-        const uint64_t rest_end = node->end;
+        struct xseg_interval *remainder = NULL;
+        const uint64_t remainder_end = node->end;
 
         xseg_intervals_remove(&fill->filled, node);
-        if (rest_end > end)
-            rest = node->begin < begin ? malloc(sizeof(*rest)) : node;
+        if (remainder_end > end)
+            remainder = node->begin < begin ? malloc(sizeof(*remainder)) : node;
         if (node->begin < begin) {
             node->end = begin;
             xseg_intervals_insert(&fill->filled, node);
-        } else if (rest != node) {
+        } else if (remainder != node) {
             free(node);
         }
-        if (rest != NULL) {
-            *rest = (struct xseg_interval){.begin = end, .end = rest_end};
-            xseg_intervals_insert(&fill->filled, rest);
+        if (remainder != NULL) {
+            *remainder = (struct xseg_interval){.begin = end, .end = remainder_end};
+            xseg_intervals_insert(&fill->filled, remainder);
         }
     }
 }
 
 /* Add [begin, end), which does not overlap the set, and coalesce it with adjacent ranges. */
-static void add_range(struct xseg_debug_fill *fill, uint64_t begin, uint64_t end)
+static void add_filled_range(struct xseg_debug_fill *fill, uint64_t begin, uint64_t end)
     XSEG_REQUIRES(fill->lock)
 {
     struct xseg_interval *node = malloc(sizeof(*node)), *neighbor;
@@ -74,14 +74,14 @@ static void add_range(struct xseg_debug_fill *fill, uint64_t begin, uint64_t end
 }
 
 static void update_filled_set(struct xseg_debug_fill *fill, uint64_t begin, uint64_t end,
-                              bool filled)
+                              bool is_filled)
 {
-    if (!filled && !atomic_load(&fill->has_filled))
+    if (!is_filled && !atomic_load(&fill->has_filled))
         return;
     xseg_mutex_lock(&fill->lock);
-    remove_range(fill, begin, end);
-    if (filled)
-        add_range(fill, begin, end);
+    remove_filled_range(fill, begin, end);
+    if (is_filled)
+        add_filled_range(fill, begin, end);
     atomic_store(&fill->has_filled, fill->filled.root != NULL);
     xseg_mutex_unlock(&fill->lock);
 }
@@ -93,11 +93,11 @@ static bool remove_if_filled(struct xseg_debug_fill *fill, uint64_t begin, uint6
         return false;
     xseg_mutex_lock(&fill->lock);
     const struct xseg_interval *node = xseg_intervals_first(&fill->filled, begin, end);
-    const bool filled = node != NULL && node->begin <= begin && node->end >= end;
-    remove_range(fill, begin, end);
+    const bool was_filled = node != NULL && node->begin <= begin && node->end >= end;
+    remove_filled_range(fill, begin, end);
     atomic_store(&fill->has_filled, fill->filled.root != NULL);
     xseg_mutex_unlock(&fill->lock);
-    return filled;
+    return was_filled;
 }
 
 void xseg_debug_fill_discard(struct xseg_debug_fill *fill)
@@ -125,12 +125,12 @@ void xseg_debug_fill_claimed(struct xseg_block *block)
     struct xseg_context *context = &arena->device->context;
 
     XSEG_ASSERT(block->state == XSEG_BLOCK_CLAIMED);
-    const bool filled =
+    const bool is_filled =
         xseg_debug_fill_is_on(arena) && !xseg_context_is_lost(context) &&
         xseg_streams_accepts_work(context, xseg_arena_stream(arena)) &&
         xseg_driver_fill(context, block->base, block->bytes, XSEG_DEBUG_FILL_PATTERN,
                          xseg_arena_stream(arena)->handle) == XSEG_OK;
-    update_filled_set(arena->device->fill, block->base, xseg_block_end(block), filled);
+    update_filled_set(arena->device->fill, block->base, xseg_block_end(block), is_filled);
 }
 
 void xseg_debug_fill_freed(struct xseg_block *block)
@@ -155,16 +155,17 @@ void xseg_debug_fill_freed(struct xseg_block *block)
 
 /* Differences between a block and the pattern. */
 struct difference {
-    uint64_t count, first; /* number of bytes that differ; offset of the first one */
-    unsigned char found[SHOWN_BYTES];
-    unsigned shown;
+    uint64_t count, first; /* number of bytes that differ; offset of the first of them */
+    unsigned char found[MAX_PRINTED_BYTES];
+    unsigned printed; /* number of bytes in `found` */
 };
 
-static bool read_back(const struct xseg_arena *arena, uint64_t address, uint64_t bytes, void *host)
+static bool read_back_memory(const struct xseg_arena *arena, uint64_t address, uint64_t bytes,
+                             void *host)
 {
     struct xseg_context *context = &arena->device->context;
 
-    /* A read that succeeds without writing leaves zeros. */
+    /* A driver that reports success without a copy leaves zeros. */
     memset(host, 0, bytes);
     return xseg_driver_copy_to_host(context, host, address, bytes,
                                     xseg_arena_stream(arena)->handle) == XSEG_OK &&
@@ -178,8 +179,8 @@ static unsigned char pattern_at(uint64_t offset)
     return ((const unsigned char *)&word)[offset % sizeof(word)];
 }
 
-/* Add the differences of a piece at `offset` of a block.  A piece consists of whole words. */
-static void compare_piece(struct difference *difference, const unsigned char *piece,
+/* Add the differences of a chunk at `offset` of a block.  A chunk consists of whole words. */
+static void compare_chunk(struct difference *difference, const unsigned char *chunk,
                           uint64_t offset, uint64_t bytes)
 {
     const uint32_t word = XSEG_DEBUG_FILL_PATTERN;
@@ -187,16 +188,16 @@ static void compare_piece(struct difference *difference, const unsigned char *pi
     XSEG_ASSERT(bytes != 0 && bytes % sizeof(word) == 0 && offset % sizeof(word) == 0);
     /* The usual case, checked by memcmp: the first word matches, and each word equals the previous
      * one. */
-    if (memcmp(piece, &word, sizeof(word)) == 0 &&
-        memcmp(piece, piece + sizeof(word), bytes - sizeof(word)) == 0)
+    if (memcmp(chunk, &word, sizeof(word)) == 0 &&
+        memcmp(chunk, chunk + sizeof(word), bytes - sizeof(word)) == 0)
         return;
     for (uint64_t i = 0; i < bytes; i++) {
-        if (piece[i] == pattern_at(i))
+        if (chunk[i] == pattern_at(i))
             continue;
         if (difference->count++ == 0) {
             difference->first = offset + i;
-            difference->shown = (unsigned)xseg_min(bytes - i, SHOWN_BYTES);
-            memcpy(difference->found, piece + i, difference->shown);
+            difference->printed = (unsigned)xseg_min(bytes - i, MAX_PRINTED_BYTES);
+            memcpy(difference->found, chunk + i, difference->printed);
         }
     }
 }
@@ -209,7 +210,7 @@ static enum xseg_debug_fill_read_back probe_read_back(const struct xseg_alloc_re
 
     if (xseg_driver_fill(&arena->device->context, result->base, sizeof(word),
                          XSEG_DEBUG_FILL_PATTERN, xseg_arena_stream(arena)->handle) != XSEG_OK ||
-        !read_back(arena, result->base, sizeof(word), &word))
+        !read_back_memory(arena, result->base, sizeof(word), &word))
         return XSEG_DEBUG_FILL_UNPROBED;
     return word == XSEG_DEBUG_FILL_PATTERN ? XSEG_DEBUG_FILL_READABLE : XSEG_DEBUG_FILL_UNREADABLE;
 }
@@ -230,8 +231,8 @@ static void report_overwrite(const struct xseg_alloc_result *result,
                        ", found",
                        device->context.ordinal, difference->count, result->bytes, result->base,
                        (void *)xseg_arena_stream(arena)->handle, address, difference->first);
-    XSEG_ASSERT(difference->shown <= SHOWN_BYTES && difference->first < result->bytes);
-    for (unsigned i = 0; i < difference->shown; i++)
+    XSEG_ASSERT(difference->printed <= MAX_PRINTED_BYTES && difference->first < result->bytes);
+    for (unsigned i = 0; i < difference->printed; i++)
         xseg_strbuf_printf(&text, " %02x", difference->found[i]);
     (void)xseg_history_print_free(&device->history, address, "; last ", &text);
     atomic_fetch_add_explicit(&device->overwrites, 1, memory_order_relaxed);
@@ -240,35 +241,35 @@ static void report_overwrite(const struct xseg_alloc_result *result,
 
 /*
  * Whether memory of the device can be read back, so that a difference is an overwrite.  The probe
- * overwrites the first word of the block, so it runs after the first piece with a difference was
- * read.
+ * overwrites the first word of the block, so it runs after the read of the first chunk with a
+ * difference.
  */
 static bool can_read_back(const struct xseg_alloc_result *result)
 {
-    atomic_uint *reads = &result->arena->device->fill->reads;
+    atomic_uint *read_back_state = &result->arena->device->fill->read_back;
 
-    if (atomic_load(reads) == XSEG_DEBUG_FILL_UNPROBED)
-        atomic_store(reads, probe_read_back(result));
-    return atomic_load(reads) == XSEG_DEBUG_FILL_READABLE;
+    if (atomic_load(read_back_state) == XSEG_DEBUG_FILL_UNPROBED)
+        atomic_store(read_back_state, probe_read_back(result));
+    return atomic_load(read_back_state) == XSEG_DEBUG_FILL_READABLE;
 }
 
 /* Read a block and compare it; false if the block could not be read. */
 static bool find_difference(const struct xseg_alloc_result *result, struct difference *difference)
 {
-    const uint64_t max = xseg_min(result->bytes, PIECE_BYTES);
-    unsigned char *piece = malloc(max);
-    bool is_read = piece != NULL;
+    const uint64_t max = xseg_min(result->bytes, CHUNK_BYTES);
+    unsigned char *chunk = malloc(max);
+    bool success = chunk != NULL;
 
-    for (uint64_t offset = 0; is_read && offset < result->bytes; offset += max) {
+    for (uint64_t offset = 0; success && offset < result->bytes; offset += max) {
         const uint64_t bytes = xseg_min(result->bytes - offset, max);
 
-        is_read = read_back(result->arena, result->base + offset, bytes, piece);
-        if (is_read)
-            compare_piece(difference, piece, offset, bytes);
-        is_read = is_read && (difference->count == 0 || can_read_back(result));
+        success = read_back_memory(result->arena, result->base + offset, bytes, chunk);
+        if (success)
+            compare_chunk(difference, chunk, offset, bytes);
+        success = success && (difference->count == 0 || can_read_back(result));
     }
-    free(piece);
-    return is_read;
+    free(chunk);
+    return success;
 }
 
 static void check_pattern(const struct xseg_alloc_result *result)
@@ -277,7 +278,7 @@ static void check_pattern(const struct xseg_alloc_result *result)
     struct difference difference = {0};
 
     if (!xseg_debug_fill_is_on(arena) ||
-        atomic_load(&arena->device->fill->reads) == XSEG_DEBUG_FILL_UNREADABLE ||
+        atomic_load(&arena->device->fill->read_back) == XSEG_DEBUG_FILL_UNREADABLE ||
         !xseg_streams_accepts_work(&arena->device->context, xseg_arena_stream(arena)))
         return;
     if (find_difference(result, &difference) && difference.count != 0)
@@ -290,10 +291,10 @@ static void check_pattern(const struct xseg_alloc_result *result)
 static bool begin_fill(struct xseg_arena *arena)
 {
     xseg_biased_lock_lock(&arena->lock);
-    const bool can = !arena->is_paused;
-    arena->fills += can;
+    const bool is_allowed = !arena->is_paused;
+    arena->fills += is_allowed;
     xseg_biased_lock_unlock(&arena->lock);
-    return can;
+    return is_allowed;
 }
 
 static void end_fill(struct xseg_arena *arena)
@@ -316,7 +317,8 @@ xseg_status xseg_debug_fill_allocated(const struct xseg_alloc_result *result, bo
         return XSEG_OK;
     if (remove_if_filled(arena->device->fill, result->base, result->base + result->bytes))
         check_pattern(result);
-    /* The size is rounded up to whole words: a block's size is a multiple of 512 bytes. */
+    /* The size is rounded up to whole words, which are inside the block, because a block size is a
+     * multiple of 512 bytes. */
     if (zeroed)
         status = xseg_driver_fill(&arena->device->context, result->base,
                                   xseg_round_up(result->requested, sizeof(uint32_t)), 0,

@@ -55,7 +55,7 @@ void xseg_pending_return_event(struct xseg_pending *pending, xseg_event event)
 }
 
 void xseg_pending_record_stream(struct xseg_arena *arena, struct xseg_block *block,
-                                struct xseg_known_stream *stream, bool captured)
+                                struct xseg_known_stream *stream, bool is_captured)
 {
     struct xseg_stream_use *use = block->uses;
 
@@ -74,15 +74,16 @@ void xseg_pending_record_stream(struct xseg_arena *arena, struct xseg_block *blo
         use->outside = use->captured = use->is_shared = false;
         block->uses = use;
     }
-    use->outside = use->outside || !captured;
-    use->captured = use->captured || captured;
+    use->outside = use->outside || !is_captured;
+    use->captured = use->captured || is_captured;
     XSEG_ASSERT(use->outside || use->captured);
 }
 
 /*
- * Record an event after the work of the stream of a use.  A retired stream has its last event.  The
- * calling thread cannot address the per-thread default stream of another thread; an event on the
- * legacy stream replaces it, because the legacy stream waits for all streams of that kind.
+ * Record an event after the work of the stream of a use.  A use of a retiring stream shares the
+ * last event of the stream, and a retired stream has completed.  The calling thread cannot address
+ * the per-thread default stream of another thread; an event on the legacy stream replaces it,
+ * because the legacy stream waits for all streams of that kind.
  */
 static xseg_status record_use_event(struct xseg_pending *pending, struct xseg_stream_use *use)
 {
@@ -119,8 +120,9 @@ static xseg_status record_use_events(struct xseg_pending *pending, struct xseg_b
 
         if (status == XSEG_OK)
             continue;
-        for (struct xseg_stream_use *undo = block->uses; undo != use; undo = undo->next)
-            return_use_event(pending, undo);
+        for (struct xseg_stream_use *recorded = block->uses; recorded != use;
+             recorded = recorded->next)
+            return_use_event(pending, recorded);
         return status;
     }
     return XSEG_OK;
@@ -136,7 +138,7 @@ static uint64_t stream_rank(const struct xseg_known_stream *stream)
 /* Insert a stream into the list of streams with uses, unless it is in the list. */
 static void add_waiting_stream(struct xseg_pending *pending, struct xseg_known_stream *stream)
 {
-    struct xseg_list *place = pending->streams.next;
+    struct xseg_list *next = pending->streams.next;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     if (!xseg_list_is_empty(&stream->waiting))
@@ -144,10 +146,10 @@ static void add_waiting_stream(struct xseg_pending *pending, struct xseg_known_s
     /* The rank is fixed while the stream is listed, although the entry may be reused by another
      * stream. */
     stream->rank = stream_rank(stream);
-    while (place != &pending->streams &&
-           XSEG_CONTAINER(place, struct xseg_known_stream, waiting)->rank < stream->rank)
-        place = place->next;
-    xseg_list_insert(place, &stream->waiting);
+    while (next != &pending->streams &&
+           XSEG_CONTAINER(next, struct xseg_known_stream, waiting)->rank < stream->rank)
+        next = next->next;
+    xseg_list_insert(next, &stream->waiting);
 }
 
 /* Record an action on a block in the history.  The caller holds the arena lock. */
@@ -190,8 +192,7 @@ static void queue_uses(struct xseg_pending *pending, struct xseg_stream_use *use
     }
 }
 
-/* Record an event for each use of a block and queue the uses.  Returns: XSEG_OK; or the driver's
- * error, and nothing has changed */
+/* Record an event for each use of a block, and queue the uses.  On failure nothing is changed. */
 static xseg_status record_block_events(struct xseg_pending *pending, struct xseg_block *block)
 {
     struct xseg_context *context = pending->fences.context;
@@ -219,7 +220,7 @@ static xseg_status record_block_events(struct xseg_pending *pending, struct xseg
 
 /* The last graph nodes of all streams that use a block. */
 struct marks {
-    uint64_t capture; /* ID of the capture of all streams; 0: not known yet */
+    uint64_t capture; /* ID of the common capture of the streams; 0: not known yet */
     struct xseg_topology_mark *mark;
     size_t count, capacity;
 };
@@ -228,11 +229,11 @@ static bool append_marks(struct marks *marks, const struct xseg_capture_info *in
 {
     if (marks->count + info->count > marks->capacity) {
         const size_t capacity = (marks->count + info->count) * 2;
-        struct xseg_topology_mark *larger = realloc(marks->mark, capacity * sizeof(*larger));
+        struct xseg_topology_mark *grown = realloc(marks->mark, capacity * sizeof(*grown));
 
-        if (larger == NULL)
+        if (grown == NULL)
             return false;
-        marks->mark = larger;
+        marks->mark = grown;
         marks->capacity = capacity;
     }
     XSEG_ASSERT(marks->count + info->count <= marks->capacity);
@@ -241,9 +242,8 @@ static bool append_marks(struct marks *marks, const struct xseg_capture_info *in
     return true;
 }
 
-/*
- * Collect the marks of a stream.  Returns false if the stream is in no capture, or in another one.
- */
+/* Collect the marks of a stream.  Returns false if the stream is in no capture or in another
+ * capture. */
 static bool collect_stream_marks(struct xseg_context *context,
                                  const struct xseg_known_stream *stream, struct marks *marks)
 {
@@ -266,21 +266,23 @@ static struct marks collect_block_marks(struct xseg_context *context,
                                         const struct xseg_block *block)
 {
     struct marks marks = {0};
-    bool all = collect_stream_marks(context, xseg_arena_stream(block->extent->arena), &marks);
+    bool is_complete =
+        collect_stream_marks(context, xseg_arena_stream(block->extent->arena), &marks);
 
     /* The graph does not contain work of a use outside the capture. */
-    for (const struct xseg_stream_use *use = block->uses; all && use != NULL; use = use->next)
-        all = !use->outside && xseg_pending_is_current(use) &&
-              collect_stream_marks(context, use->stream, &marks);
-    if (!all)
+    for (const struct xseg_stream_use *use = block->uses; is_complete && use != NULL;
+         use = use->next)
+        is_complete = !use->outside && xseg_pending_is_current(use) &&
+                      collect_stream_marks(context, use->stream, &marks);
+    if (!is_complete)
         marks.count = 0;
     return marks;
 }
 
 /* --- Deferred blocks: during the capture. --- */
 
-/* Defer a claimed block with uses that is freed during a capture.  Returns: XSEG_OK;
- * XSEG_ERR_HOST_MEMORY, and nothing has changed */
+/* Defer a claimed block with uses that is freed during a capture.  On host allocation failure
+ * nothing is changed. */
 static xseg_status defer_block(struct xseg_pending *pending, struct xseg_block *block,
                                bool by_topology)
 {
@@ -307,7 +309,7 @@ static xseg_status defer_block(struct xseg_pending *pending, struct xseg_block *
                                  xseg_arena_stream(block->extent->arena));
     }
     free(marks.mark);
-    /* If a host allocation fails here, the block waits until the capture ends. */
+    /* If this host allocation fails, the block waits until the capture ends. */
     if (view != NULL)
         (void)xseg_topology_wait(view, &deferred->waiter, deferred->marks, marks.count);
     xseg_list_insert(&pending->deferred, &deferred->link);
@@ -369,37 +371,37 @@ void xseg_deferred_discard_marks(struct xseg_pending *pending)
 /* Drop the uses of a block that were recorded only in a capture. */
 static void drop_captured_uses(struct xseg_arena *arena, struct xseg_block *block)
 {
-    struct xseg_stream_use **place = &block->uses, *use;
+    struct xseg_stream_use **link = &block->uses, *use;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     XSEG_ASSERT(block->state == XSEG_BLOCK_PENDING_FREE);
-    while ((use = *place) != NULL) {
+    while ((use = *link) != NULL) {
         if (use->outside) {
             use->captured = false;
-            place = &use->next;
+            link = &use->next;
         } else {
-            *place = use->next;
+            *link = use->next;
             xseg_slab_free(&arena->uses, use);
         }
     }
 }
 
-static xseg_status settle_deferred_block(struct xseg_pending *pending, struct xseg_block *block)
+static xseg_status flush_deferred_block(struct xseg_pending *pending, struct xseg_block *block)
 {
     struct xseg_arena *arena = block->extent->arena;
 
     xseg_biased_lock_lock(&arena->lock);
     drop_captured_uses(arena, block);
-    const bool free = block->uses == NULL || xseg_context_is_lost(pending->fences.context);
-    if (free)
+    const bool is_unused = block->uses == NULL || xseg_context_is_lost(pending->fences.context);
+    if (is_unused)
         cache_pending_block(arena, block);
     xseg_biased_lock_unlock(&arena->lock);
-    return free ? XSEG_OK : record_block_events(pending, block);
+    return is_unused ? XSEG_OK : record_block_events(pending, block);
 }
 
-xseg_status xseg_deferred_settle(struct xseg_pending *pending, const struct xseg_pool *pool)
+xseg_status xseg_deferred_flush(struct xseg_pending *pending, const struct xseg_pool *pool)
 {
-    xseg_status first = XSEG_OK;
+    xseg_status result = XSEG_OK;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(!xseg_pending_captures(pending));
@@ -409,12 +411,12 @@ xseg_status xseg_deferred_settle(struct xseg_pending *pending, const struct xseg
 
         if (pool != NULL && deferred->block->extent->arena->pool != pool)
             continue;
-        const xseg_status status = settle_deferred_block(pending, deferred->block);
+        const xseg_status status = flush_deferred_block(pending, deferred->block);
         if (status == XSEG_OK)
             remove_deferred(pending, deferred);
-        first = first == XSEG_OK ? status : first;
+        result = result == XSEG_OK ? status : result;
     }
-    return first;
+    return result;
 }
 
 /* --- Pending blocks. --- */
@@ -536,7 +538,7 @@ static inline void poll_queues(struct xseg_pending *pending)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
     XSEG_ASSERT(!xseg_pending_captures(pending));
     if (__builtin_expect(!xseg_list_is_empty(&pending->deferred), 0))
-        (void)xseg_deferred_settle(pending, NULL);
+        (void)xseg_deferred_flush(pending, NULL);
     node = pending->streams.next;
     while (node != &pending->streams) {
         const xseg_event event = first_queued_use(node)->event;
@@ -587,18 +589,19 @@ void xseg_pending_stream_synchronized(struct xseg_pending *pending,
 }
 
 /*
- * The last event of the first stream whose rank is at least `*rank`, which is set to the rank of
- * that stream.  NULL if the last use has completed.
+ * Find the first stream whose rank is at least `*rank`, and set `*rank` to its rank.  Returns the
+ * event of the last use of the stream; NULL if that use has completed.
  *
- * again: the wait for the event failed, so the event is recorded again
- * any:   set to whether there is such a stream, and with `again` whether the event was recorded
+ * rerecord: the wait for the event failed, so the event is recorded again
+ * found:    set to whether there is such a stream, and with `rerecord` whether the event was
+ *           recorded
  */
-static xseg_event find_last_event(struct xseg_pending *pending, bool again, uint64_t *rank,
-                                  bool *any)
+static xseg_event find_last_event(struct xseg_pending *pending, bool rerecord, uint64_t *rank,
+                                  bool *found)
 {
     xseg_event event = NULL;
 
-    *any = false;
+    *found = false;
     xseg_biased_lock_lock(&pending->lock);
     XSEG_LIST_FOR(node, &pending->streams)
     {
@@ -610,7 +613,7 @@ static xseg_event find_last_event(struct xseg_pending *pending, bool again, uint
         if (stream->rank < *rank)
             continue;
         XSEG_ASSERT(!xseg_list_is_empty(&stream->uses));
-        *any = !again || rerecord_event(pending, use);
+        *found = !rerecord || rerecord_event(pending, use);
         event = use->event;
         *rank = stream->rank;
         break;
@@ -619,7 +622,7 @@ static xseg_event find_last_event(struct xseg_pending *pending, bool again, uint
     return event;
 }
 
-static xseg_status wait_for_use_event(struct xseg_pending *pending, xseg_event event)
+static xseg_status synchronize_use_event(struct xseg_pending *pending, xseg_event event)
 {
     return event == NULL ? XSEG_OK : xseg_driver_event_synchronize(pending->fences.context, event);
 }
@@ -633,34 +636,29 @@ xseg_status xseg_pending_fail_capture(const struct xseg_pending *pending)
 xseg_status xseg_pending_wait(struct xseg_pending *pending)
 {
     uint64_t rank = 0;
-    bool any = true;
+    bool found = true;
 
     xseg_biased_lock_lock(&pending->lock);
-    /*
-     * Deferred blocks stay until the capture ends, also if it began after the check of the caller.
-     */
-    const xseg_status settled =
-        xseg_pending_captures(pending) ? XSEG_OK : xseg_deferred_settle(pending, NULL);
+    /* A capture may have begun since the check of the caller.  Then deferred blocks remain. */
+    const xseg_status flush_status =
+        xseg_pending_captures(pending) ? XSEG_OK : xseg_deferred_flush(pending, NULL);
     xseg_status status = XSEG_OK;
     xseg_biased_lock_unlock(&pending->lock);
     xseg_pending_poll(pending);
-    /*
-     * Wait once for each stream, for the blocks that are pending now: other threads may free more.
-     */
+    /* Wait for each stream once, because other threads may continue to free blocks. */
     for (; status == XSEG_OK; rank++) {
-        xseg_event event = find_last_event(pending, false, &rank, &any);
+        xseg_event event = find_last_event(pending, false, &rank, &found);
 
-        if (!any)
+        if (!found)
             break;
-        /* Another thread may return the event and record it again.  Then the wait only takes
-         * longer. */
-        status = wait_for_use_event(pending, event);
+        /* If another thread returns the event and records it again, the wait is only longer. */
+        status = synchronize_use_event(pending, event);
         if (status == XSEG_OK)
             continue;
-        event = find_last_event(pending, true, &rank, &any);
-        if (any)
-            status = wait_for_use_event(pending, event);
+        event = find_last_event(pending, true, &rank, &found);
+        if (found)
+            status = synchronize_use_event(pending, event);
     }
     xseg_pending_poll(pending);
-    return status != XSEG_OK ? status : settled;
+    return status != XSEG_OK ? status : flush_status;
 }

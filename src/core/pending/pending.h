@@ -14,22 +14,23 @@
  * blocks in the same order in each run.
  *
  * An event that was recorded in a capture without a notification never completes.  Its query fails,
- * and it is recorded again after the capture.
+ * and the event is recorded again after the capture.
  *
  * Deferred blocks.  During a capture no event can be recorded or queried, so a block with uses that
- * is freed then is *deferred*.  After the last capture of the device has ended, uses that were
- * recorded only on a capturing stream end, because that work did not run.  Events are recorded for
- * the other uses, and the block is pending like any other.  With graph_capture_record_stream_reuse
- * a deferred block may be reused within the capture: if all streams that use the block take part in
- * one capture, the last graph nodes of each stream are the block's *marks*.  Once all marks precede
- * the work of the block's own stream in the graph (streams.h), that stream may reuse the block.
+ * is freed during a capture is *deferred*.  After the last capture of the device has ended, uses
+ * that were recorded only on a capturing stream end, because that work did not run.  Events are
+ * recorded for the other uses, and the block becomes pending.  With
+ * graph_capture_record_stream_reuse a deferred block may be reused within the capture: if all
+ * streams that use the block belong to one capture, the last graph nodes of each stream are the
+ * block's *marks*.  Once all marks precede the work of the block's own stream in the graph
+ * (streams.h), that stream may reuse the block.
  *
  * Invariants:
  *   - A pending block is cached only after all of its events have completed.
  *   - During a capture no event is recorded or queried.
- *   - An allocation costs one load here while nothing is pending: uses in queues and deferred
- *     blocks are counted in `slow_path` of the context (vmm/driver.h), which is read without a lock
- *     and is also nonzero on a lost device.
+ *   - While nothing is pending, an allocation makes one load for pending blocks: uses in queues and
+ *     deferred blocks are counted in `slow_path` of the context (vmm/driver.h), which is read
+ *     without a lock and is also nonzero on a lost device.
  *
  * Locking: PENDING guards queues, events, captures and deferred blocks; ARENA guards the list of
  * uses of an allocated block and is locked inside PENDING.
@@ -56,8 +57,8 @@ struct xseg_pending {
     struct xseg_list streams;  /* streams with uses in their queues, by rank */
     struct xseg_list deferred; /* struct xseg_deferred, in the order of their frees */
     struct xseg_topology topology;
-    /* Claimed blocks without uses that the debug pattern is written to after unlock; linked through
-     * `chain`. */
+    /* Claimed blocks without uses, which are filled with the debug pattern after the unlock; linked
+     * through `chain`. */
     struct xseg_block *completed_blocks;
     /* Active captures on the device, including marks; may be read without the lock. */
     atomic_uint captures;
@@ -74,7 +75,8 @@ struct xseg_deferred {
 
 void xseg_pending_init(struct xseg_pending *pending, struct xseg_context *context);
 
-/* The idle events have been destroyed (xseg_fences_fini()), or the device is lost. */
+/* Destroy the marks and the lock.  The caller has destroyed the idle events (xseg_fences_fini()),
+ * unless the device is lost. */
 void xseg_pending_fini(struct xseg_pending *pending);
 
 /* Return an event for reuse.  Locks PENDING. */
@@ -107,24 +109,24 @@ xseg_status xseg_pending_fail_capture(const struct xseg_pending *pending);
  * Record that a stream uses an allocated block.  The caller holds the arena lock and has reserved a
  * record for the use.
  *
- * captured: the stream is being captured
+ * is_captured: the stream is being captured
  */
 void xseg_pending_record_stream(struct xseg_arena *arena, struct xseg_block *block,
-                                struct xseg_known_stream *stream, bool captured);
+                                struct xseg_known_stream *stream, bool is_captured);
 
 /*
  * Free a claimed block that has uses: the block becomes pending.  The caller may hold the device
  * memory lock, and no other lock.
  *
- * by_topology: in a capture, the block may be reused as soon as the graph allows it
+ * by_topology: in a capture, the block may be reused as soon as the graph orders its uses
  * Returns: XSEG_OK; or the driver's error, and the block is allocated again with its uses.  On a
  *          lost device the block is cached immediately, because no work runs there any more.
  */
 xseg_status xseg_pending_free(struct xseg_pending *pending, struct xseg_block *block,
                               bool by_topology);
 
-/* Cache the blocks whose events have completed.  A block whose query fails stays pending; during a
- * capture nothing is queried. */
+/* Cache the blocks whose events have completed.  A block whose query fails remains pending; during
+ * a capture nothing is queried. */
 void xseg_pending_poll(struct xseg_pending *pending);
 
 /*
@@ -154,13 +156,13 @@ void xseg_deferred_reuse(struct xseg_pending *pending, struct xseg_known_stream 
 void xseg_deferred_discard_marks(struct xseg_pending *pending);
 
 /*
- * Make deferred blocks pending or cached; no capture is active.  A block that fails stays deferred.
- * The caller holds PENDING.
+ * Flush deferred blocks, which become pending or cached; no capture is active.  A block that fails
+ * remains deferred.  The caller holds PENDING.
  *
  * pool: only blocks of this pool; NULL: all
- * Returns: XSEG_OK; or the first error of a block that stays deferred
+ * Returns: XSEG_OK; or the first error of a block that remains deferred
  */
-xseg_status xseg_deferred_settle(struct xseg_pending *pending, const struct xseg_pool *pool);
+xseg_status xseg_deferred_flush(struct xseg_pending *pending, const struct xseg_pool *pool);
 
 /* --- Retirement of streams. --- */
 
@@ -229,8 +231,8 @@ void xseg_stream_retirement_finish_all(struct xseg_device *device);
  * reads freed memory become NaN.  Private pools are not filled, because graphs that were captured
  * there write to free memory of the pool.  Streams that are being captured, or that the calling
  * thread cannot address, are not filled either.  If a memset fails, the memory is not checked
- * later.  At the first difference one word is written and read back, to probe whether contents can
- * be read back at all.
+ * later.  At the first difference one word is written and read back, to probe whether the driver
+ * can read contents back.
  *
  * Locking: the caller may hold the device memory lock and no other lock.  Blocks are claimed, or
  * allocated and not yet returned to the application.
@@ -248,7 +250,7 @@ enum xseg_debug_fill_read_back {
 /* The debug pattern of a device. */
 struct xseg_debug_fill {
     struct xseg_allocator *allocator; /* source of the configuration and the log */
-    atomic_uint reads;                /* enum xseg_debug_fill_read_back */
+    atomic_uint read_back;            /* enum xseg_debug_fill_read_back */
     struct xseg_mutex lock;           /* LEAF */
     struct xseg_intervals filled;     /* disjoint, not adjacent; guarded by the lock */
     atomic_bool has_filled;           /* the set may have ranges; written under the lock */
@@ -257,7 +259,7 @@ struct xseg_debug_fill {
 void xseg_debug_fill_init(struct xseg_debug_fill *fill, struct xseg_allocator *allocator);
 void xseg_debug_fill_fini(struct xseg_debug_fill *fill);
 
-/* Empty the set of filled ranges, because the key has changed.  No lock is held. */
+/* Empty the set of filled ranges, because the key has changed.  The caller holds no lock. */
 void xseg_debug_fill_discard(struct xseg_debug_fill *fill);
 
 /* Whether memory of an arena is filled when it becomes cached. */

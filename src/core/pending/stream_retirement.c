@@ -5,7 +5,7 @@
 #include "src/base/error.h"
 #include "src/core/device/device.h"
 
-/* --- Begin of a retirement. --- */
+/* --- Start of a retirement. --- */
 
 /* Fail if a stream is being captured, or if a capture that began on it is active. */
 static xseg_status check_stream_not_captured(struct xseg_device *device,
@@ -54,10 +54,9 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
 
     if (stream == NULL)
         return XSEG_OK;
-    /*
-     * A thread that queries or waits for the stream holds one of these locks, so it finishes first.
-     */
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
+    /* A thread that queries or synchronizes the stream holds one of these locks, so the retirement
+     * begins after its query. */
     xseg_mutex_lock(&device->memory_lock);
     xseg_biased_lock_lock(&device->pending->lock);
     if (xseg_stream_is_known(stream) && xseg_context_is_lost(&device->context))
@@ -73,8 +72,8 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
 
 /* --- End of a retirement. --- */
 
-/* Maximum number of retiring streams that are queried per new stream.  More than one, so that the
- * list of retiring streams shrinks although each new stream may replace one that was retired. */
+/* Maximum number of retiring streams that are queried per new stream.  The number is above 1, so
+ * that the list shrinks even if the application retires a stream for each new one. */
 #define MAX_RETIREMENTS_POLLED 16u
 
 /* Mark a stream as retired, and return its last event.  The caller holds PENDING. */
@@ -91,22 +90,24 @@ static void finish_retirement(struct xseg_device *device, struct xseg_known_stre
 static bool is_last_event_complete(struct xseg_device *device,
                                    const struct xseg_known_stream *stream)
 {
-    bool done = false;
+    bool completed = false;
 
     XSEG_ASSERT(stream->retire_event != NULL);
     return xseg_list_is_empty(&stream->uses) &&
-           xseg_driver_event_query(&device->context, stream->retire_event, &done) == XSEG_OK &&
-           done;
+           xseg_driver_event_query(&device->context, stream->retire_event, &completed) == XSEG_OK &&
+           completed;
 }
 
 /* Query the first retiring streams.  A stream with queued work moves to the end of the list. */
 static void poll_retiring_streams(struct xseg_device *device)
 {
     struct xseg_list *retiring = &device->streams.retiring;
-    unsigned left = atomic_load_explicit(&device->streams.retiring_count, memory_order_relaxed);
+    unsigned remaining =
+        atomic_load_explicit(&device->streams.retiring_count, memory_order_relaxed);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_PENDING));
-    for (left = left < MAX_RETIREMENTS_POLLED ? left : MAX_RETIREMENTS_POLLED; left > 0; left--) {
+    for (remaining = remaining < MAX_RETIREMENTS_POLLED ? remaining : MAX_RETIREMENTS_POLLED;
+         remaining > 0; remaining--) {
         XSEG_ASSERT(!xseg_list_is_empty(retiring));
         struct xseg_known_stream *stream =
             XSEG_LIST_FIRST(retiring, struct xseg_known_stream, retire_link);
@@ -137,14 +138,14 @@ static void poll_retirements(struct xseg_device *device)
     xseg_biased_lock_unlock(&device->pending->lock);
 }
 
-static xseg_status query_last_event(struct xseg_context *context, xseg_event event, bool *done)
+static xseg_status query_last_event(struct xseg_context *context, xseg_event event, bool *completed)
 {
     int mode = 0;
     xseg_status status = xseg_driver_relax_capture_mode(context, &mode);
 
     if (status != XSEG_OK)
         return status;
-    status = xseg_driver_event_query(context, event, done);
+    status = xseg_driver_event_query(context, event, completed);
     xseg_driver_restore_capture_mode(context, mode);
     return status;
 }

@@ -81,13 +81,13 @@ static void walk_pool(struct xseg_pool *pool, struct block_list *list)
     }
 }
 
-/* List the blocks of a pool in new memory: `head` bytes for the caller, the allocated blocks, and
+/* List the blocks of a pool in new memory: `header_bytes` for the caller, the allocated blocks, and
  * optionally the cached blocks and the user words.  Only hits of other threads can change the
  * blocks while the device memory lock is held; if the lists became too small, allocate again. */
-static xseg_status list_blocks(struct xseg_pool *pool, size_t head, bool with_cached,
+static xseg_status list_blocks(struct xseg_pool *pool, size_t header_bytes, bool with_cached,
                                bool with_users, void **memory, struct block_list *list)
 {
-    const size_t each = sizeof(*list->block) + (with_users ? sizeof(*list->users) : 0);
+    const size_t entry_bytes = sizeof(*list->block) + (with_users ? sizeof(*list->users) : 0);
 
     XSEG_ASSERT(*memory == NULL);
     *list = (struct block_list){0};
@@ -96,12 +96,12 @@ static xseg_status list_blocks(struct xseg_pool *pool, size_t head, bool with_ca
         free(*memory);
         list->capacity = list->count;
         list->cached_capacity = with_cached ? list->cached_count : 0;
-        *memory = malloc(head + (list->capacity + 1) * each +
+        *memory = malloc(header_bytes + (list->capacity + 1) * entry_bytes +
                          list->cached_capacity * sizeof(*list->cached));
         if (*memory == NULL)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, list of %zu blocks",
                              list->count);
-        list->block = (struct xseg_checkpoint_block *)(void *)((char *)*memory + head);
+        list->block = (struct xseg_checkpoint_block *)(void *)((char *)*memory + header_bytes);
         list->cached = list->block + list->capacity + 1;
         if (with_users)
             list->users = (uint64_t *)(void *)(list->cached + list->cached_capacity);
@@ -112,7 +112,7 @@ static xseg_status list_blocks(struct xseg_pool *pool, size_t head, bool with_ca
     return XSEG_OK;
 }
 
-/* Check that no capture is active and no block of the pool is pending free. */
+/* Check that no capture is active and no block of the pool is pending free or claimed. */
 static xseg_status check_idle(struct xseg_pool *pool, const struct block_list *list)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
@@ -132,7 +132,8 @@ static xseg_status check_idle(struct xseg_pool *pool, const struct block_list *l
 xseg_status xseg_checkpoint_take(struct xseg_pool *pool, struct xseg_checkpoint **out)
 {
     struct xseg_device *device = pool->device;
-    const bool with_users = (xseg_history_store_settings(device->history.store) & XSEG_HISTORY_USERS) != 0;
+    const bool with_users =
+        (xseg_history_store_settings(device->history.store) & XSEG_HISTORY_USERS) != 0;
     struct xseg_checkpoint_ranges *ranges = NULL;
     struct xseg_checkpoint *checkpoint = NULL;
     struct block_list list;
@@ -184,13 +185,13 @@ static struct xseg_extent *find_pool_extent(const struct xseg_pool *pool, uint64
 }
 
 /* Whether all bytes of a block of the checkpoint are still mapped memory of its arena.
- * fallback: set to a block there that the default pool uses, if there is one */
+ * fallback: set to an overlapping block that the default pool uses, if there is one */
 static bool is_still_mapped(const struct xseg_pool *pool, const struct xseg_checkpoint_block *saved,
                             struct xseg_block_view *fallback)
 {
     struct xseg_extent *extent = find_pool_extent(pool, saved->base);
     const uint64_t end = saved->base + saved->bytes;
-    /* A range of the same arena may have reserved the addresses of a former segment. */
+    /* A range of the same arena may have reserved the addresses of a destroyed segment. */
     bool mapped = extent != NULL && extent->arena == saved->arena && extent->elastic == NULL;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
@@ -220,8 +221,8 @@ static xseg_status check_saved_block(const struct xseg_pool *pool,
     return mapped ? XSEG_OK : xseg_checkpoint_fail_released(pool, saved->base);
 }
 
-/* Reserve block records in every arena of the pool.  An allocation needs two at most, for what it
- * splits off on both sides. */
+/* Reserve block records in every arena of the checkpoint.  An allocation needs at most two, for the
+ * remainders on both sides of the block. */
 static xseg_status reserve_records(const struct xseg_checkpoint *checkpoint)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
@@ -241,24 +242,24 @@ static xseg_status reserve_records(const struct xseg_checkpoint *checkpoint)
     return XSEG_OK;
 }
 
-static void free_block(const struct xseg_checkpoint_block *live)
+static void free_current_block(const struct xseg_checkpoint_block *current)
 {
-    struct xseg_arena *arena = live->arena;
+    struct xseg_arena *arena = current->arena;
 
     xseg_biased_lock_lock(&arena->lock);
-    struct xseg_extent *extent = find_pool_extent(arena->pool, live->base);
+    struct xseg_extent *extent = find_pool_extent(arena->pool, current->base);
     XSEG_ASSERT(extent != NULL && extent->arena == arena);
-    struct xseg_block *block = xseg_extent_block_at(extent, live->base);
+    struct xseg_block *block = xseg_extent_block_at(extent, current->base);
     if (xseg_recorder_is_enabled(arena))
-        xseg_recorder_free(
-            arena, &(struct xseg_recorded_block){live->base, live->bytes, live->requested, false});
+        xseg_recorder_free(arena, &(struct xseg_recorded_block){current->base, current->bytes,
+                                                                current->requested, false});
     if (block != NULL)
         xseg_arena_free(arena, block);
     xseg_biased_lock_unlock(&arena->lock);
 }
 
-/* Allocate a block of the checkpoint at its address, with its user word.  No other block overlaps
- * it. */
+/* Allocate a block of the checkpoint at its address, with its user word.  No allocated block
+ * overlaps the address range. */
 static void allocate_saved_block(const struct xseg_checkpoint_block *saved, uint64_t user,
                                  const struct xseg_config *config)
 {
@@ -309,8 +310,8 @@ static xseg_status check_restore(const struct xseg_checkpoint *checkpoint,
     return status == XSEG_OK ? reserve_records(checkpoint) : status;
 }
 
-static void report_blocks(void (*moved)(void *self, void *pointer, bool freed), void *self,
-                          const struct xseg_checkpoint_block *block, size_t count, bool freed)
+static void report_moved_blocks(void (*moved)(void *self, void *pointer, bool freed), void *self,
+                                const struct xseg_checkpoint_block *block, size_t count, bool freed)
 {
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     for (size_t i = 0; moved != NULL && i < count; i++)
@@ -324,20 +325,20 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
 {
     struct xseg_device *device = checkpoint->pool->device;
     const struct xseg_config *config = xseg_allocator_config(device->allocator);
-    struct block_list live;
+    struct block_list current;
     void *memory = NULL;
 
     xseg_pending_poll(device->pending);
     xseg_mutex_lock(&device->memory_lock);
     xseg_status status = xseg_pool_check_running(checkpoint->pool);
     if (status == XSEG_OK)
-        status = list_blocks(checkpoint->pool, 0, false, false, &memory, &live);
+        status = list_blocks(checkpoint->pool, 0, false, false, &memory, &current);
     if (status == XSEG_OK)
-        status = check_restore(checkpoint, &live);
+        status = check_restore(checkpoint, &current);
     if (status == XSEG_OK)
         status = xseg_checkpoint_ranges_begin(checkpoint->ranges, checkpoint->pool);
-    for (size_t i = 0; status == XSEG_OK && i < live.count; i++)
-        free_block(&live.block[i]);
+    for (size_t i = 0; status == XSEG_OK && i < current.count; i++)
+        free_current_block(&current.block[i]);
     for (size_t i = 0; status == XSEG_OK && i < checkpoint->count; i++)
         allocate_saved_block(&checkpoint->block[i],
                              checkpoint->users == NULL ? 0 : checkpoint->users[i], config);
@@ -349,8 +350,8 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
     xseg_mutex_unlock(&device->memory_lock);
     xseg_allocator_deliver(device->allocator);
     if (status == XSEG_OK) {
-        report_blocks(moved, self, live.block, live.count, true);
-        report_blocks(moved, self, checkpoint->block, checkpoint->count, false);
+        report_moved_blocks(moved, self, current.block, current.count, true);
+        report_moved_blocks(moved, self, checkpoint->block, checkpoint->count, false);
     }
     free(memory);
     return status;
@@ -360,32 +361,32 @@ xseg_status xseg_checkpoint_restore(const struct xseg_checkpoint *checkpoint,
 
 static int compare_addresses(const void *a, const void *b)
 {
-    const uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
-    return one < other ? -1 : one > other;
+    return x < y ? -1 : x > y;
 }
 
 static int compare_bases(const void *a, const void *b)
 {
-    const struct xseg_checkpoint_block *one = a, *other = b;
+    const struct xseg_checkpoint_block *x = a, *y = b;
 
-    return compare_addresses(&one->base, &other->base);
+    return compare_addresses(&x->base, &y->base);
 }
 
-/* Whether sorted addresses, in which some may repeat, are the bases of sorted blocks. */
-static bool is_base_list(const uint64_t *address, size_t count, const struct block_list *live)
+/* Whether sorted addresses, which may contain duplicates, are the bases of sorted blocks. */
+static bool is_base_list(const uint64_t *address, size_t count, const struct block_list *current)
 {
-    size_t at = 0;
+    size_t next = 0;
 
     for (size_t i = 0; i < count; i++) {
         if (i > 0 && address[i] == address[i - 1])
             continue;
         XSEG_ASSERT(i == 0 || address[i] > address[i - 1]);
-        if (at == live->count || live->block[at].base != address[i])
+        if (next == current->count || current->block[next].base != address[i])
             return false;
-        at++;
+        next++;
     }
-    return at == live->count;
+    return next == current->count;
 }
 
 xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointers, size_t count,
@@ -393,7 +394,7 @@ xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointer
 {
     struct xseg_device *device = pool->device;
     uint64_t *address = calloc(count + 1, sizeof(*address));
-    struct block_list live;
+    struct block_list current;
     void *memory = NULL;
 
     XSEG_ASSERT(count == 0 || pointers != NULL);
@@ -402,12 +403,12 @@ xseg_status xseg_checkpoint_compare(struct xseg_pool *pool, void *const *pointer
     for (size_t i = 0; i < count; i++)
         address[i] = (uintptr_t)pointers[i];
     xseg_mutex_lock(&device->memory_lock);
-    const xseg_status status = list_blocks(pool, 0, false, false, &memory, &live);
+    const xseg_status status = list_blocks(pool, 0, false, false, &memory, &current);
     xseg_mutex_unlock(&device->memory_lock);
     if (status == XSEG_OK) {
         qsort(address, count, sizeof(*address), compare_addresses);
-        qsort(live.block, live.count, sizeof(*live.block), compare_bases);
-        *exactly = is_base_list(address, count, &live);
+        qsort(current.block, current.count, sizeof(*current.block), compare_bases);
+        *exactly = is_base_list(address, count, &current);
     }
     free(address);
     free(memory);

@@ -17,7 +17,7 @@
  *
  *     granule        0     1     2     3     4     5     6
  *     checkpoint   [used][used][    ][    ][used][    ][    ]
- *     now          [used][pend][used][pend][used][    ][used]
+ *     current      [used][pend][used][pend][used][    ][used]
  *     restore        |   recom-  de-    |    |     |    de-
  *                        mit   commit                  commit
  *
@@ -28,7 +28,7 @@
  * reserved later has no granule in the checkpoint.
  *
  * Locking: the functions lock the device memory and the arenas.  The device memory lock is held
- * over a whole restore, except while observers run after its last change.
+ * during the entire restore, except while observers run after its last change.
  */
 #ifndef XSEG_CORE_CHECKPOINT_H
 #define XSEG_CORE_CHECKPOINT_H
@@ -42,12 +42,12 @@ struct xseg_checkpoint_block {
 
 struct xseg_checkpoint {
     struct xseg_pool *pool;
-    /* Of `pool`, which may have been freed since then. */
+    /* Serial and label of `pool`, which may have been freed since the checkpoint. */
     uint64_t serial;
     char label[XSEG_POOL_NAME_MAX + 3];
     size_t count;
     struct xseg_checkpoint_ranges *ranges;
-    const uint64_t *users; /* [count], the user words of the blocks; NULL without block_user */
+    const uint64_t *users; /* [count], user words of the blocks; NULL without block_user */
     const struct xseg_checkpoint_block *cached; /* [cached_count] */
     size_t cached_count;
     struct xseg_checkpoint_block block[]; /* allocated; by arena and segment, then address */

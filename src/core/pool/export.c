@@ -43,11 +43,11 @@ void xseg_sharing_fini(struct xseg_sharing *sharing)
     xseg_share_free_imports(sharing);
 }
 
-void xseg_sharing_update_host_bytes(struct xseg_device *device, size_t more, size_t less)
+void xseg_sharing_update_host_bytes(struct xseg_device *device, size_t added, size_t removed)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    XSEG_ASSERT(xseg_sharing_host_bytes(device->sharing) + more >= less);
-    atomic_fetch_add_explicit(&device->sharing->host_bytes, (uint64_t)more - less,
+    XSEG_ASSERT(xseg_sharing_host_bytes(device->sharing) + added >= removed);
+    atomic_fetch_add_explicit(&device->sharing->host_bytes, (uint64_t)added - removed,
                               memory_order_relaxed);
 }
 
@@ -155,7 +155,7 @@ static xseg_status find_run(struct xseg_extent *extent, uint64_t address,
     return XSEG_OK;
 }
 
-/* Pages of a segment: those of `count` granules that are not later than a generation. */
+/* The pages of `count` granules of a segment that are not later than a generation. */
 struct page_set {
     const struct xseg_segment *segment;
     uint32_t first, count; /* granules */
@@ -167,17 +167,18 @@ static struct page_set pages_of_run(const struct xseg_export *record)
     return (struct page_set){record->segment, record->first, record->count, UINT64_MAX};
 }
 
-static bool find_page(const struct page_set *pages, uint32_t *at)
+static bool find_page(const struct page_set *pages, uint32_t *granule)
 {
-    return xseg_segment_find_exported(pages->segment, at, pages->first + pages->count,
+    return xseg_segment_find_exported(pages->segment, granule, pages->first + pages->count,
                                       pages->generation);
 }
 
-static uint64_t count_pages(const struct page_set *set)
+static uint64_t count_pages(const struct page_set *pages)
 {
     uint64_t count = 0;
 
-    for (uint32_t at = set->first; find_page(set, &at); at += set->segment->length[at])
+    for (uint32_t granule = pages->first; find_page(pages, &granule);
+         granule += pages->segment->length[granule])
         count++;
     XSEG_ASSERT(count != 0);
     return count;
@@ -191,14 +192,15 @@ static void close_descriptors(struct xseg_page_handle *handle, size_t count)
     }
 }
 
-static xseg_status create_handle(const struct xseg_segment *segment, uint32_t at,
+static xseg_status create_handle(const struct xseg_segment *segment, uint32_t granule,
                                  enum xseg_handle_type type, struct xseg_page_handle *handle)
 {
     handle->fd = -1;
     return type == XSEG_HANDLE_FABRIC
-               ? xseg_driver_export_fabric(segment->context, xseg_alias_handle(segment, at),
+               ? xseg_driver_export_fabric(segment->context, xseg_alias_handle(segment, granule),
                                            handle->fabric)
-               : xseg_driver_export(segment->context, xseg_alias_handle(segment, at), &handle->fd);
+               : xseg_driver_export(segment->context, xseg_alias_handle(segment, granule),
+                                    &handle->fd);
 }
 
 static xseg_status fail_handle(xseg_status status, const struct page_set *pages, uint64_t page,
@@ -217,24 +219,24 @@ static xseg_status create_handles(const struct page_set *pages, enum xseg_handle
                                   uint64_t first, size_t count, struct xseg_page_handle *handle)
 {
     const struct xseg_segment *segment = pages->segment;
-    uint32_t at = pages->first;
+    uint32_t granule = pages->first;
 
     for (uint64_t page = 0; page < first + count; page++) {
-        const bool is_found = find_page(pages, &at);
+        const bool is_found = find_page(pages, &granule);
 
         XSEG_ASSERT(is_found);
         if (page >= first) {
             struct xseg_page_handle *out = &handle[page - first];
-            const xseg_status status = create_handle(segment, at, type, out);
+            const xseg_status status = create_handle(segment, granule, type, out);
 
             if (status != XSEG_OK) {
                 close_descriptors(handle, type == XSEG_HANDLE_FD ? page - first : 0);
                 return fail_handle(status, pages, page, type);
             }
-            out->offset = (at - pages->first) * segment->granule_bytes;
-            out->size = segment->length[at] * segment->granule_bytes;
+            out->offset = (granule - pages->first) * segment->granule_bytes;
+            out->size = segment->length[granule] * segment->granule_bytes;
         }
-        at += segment->length[at];
+        granule += segment->length[granule];
     }
     return XSEG_OK;
 }
@@ -271,7 +273,7 @@ static void destroy_export(struct xseg_export *record)
 
 /* --- Tokens. --- */
 
-/* Complete a token of which the caller has set kind, offset, size and generation. */
+/* Complete a token.  The caller has set kind, offset, size and generation of `fields`. */
 static struct xseg_export_token create_token(const struct xseg_device *device,
                                              const struct xseg_segment *segment,
                                              struct xseg_export_fields fields)
@@ -283,7 +285,7 @@ static struct xseg_export_token create_token(const struct xseg_device *device,
     fields.exporter = device->sharing->exporter;
     fields.secret = device->sharing->secret;
     fields.segment = xseg_segment_id(segment);
-    fields.process = (uint32_t)getpid();
+    fields.pid = (uint32_t)getpid();
     memcpy(token.byte, &fields, sizeof(fields));
     return token;
 }
@@ -302,18 +304,20 @@ static struct xseg_export_token compute_token(const struct xseg_export *record)
     return create_token(record->device, record->segment, fields);
 }
 
-/* The end of the last page of a segment that is not later than a generation, in bytes.
+/* Find the end of the last page of a segment that is not later than a generation, in bytes.
  * latest: set to the latest generation of these pages */
-static uint64_t find_end(const struct xseg_segment *segment, uint64_t generation, uint64_t *latest)
+static uint64_t find_last_page_end(const struct xseg_segment *segment, uint64_t generation,
+                                   uint64_t *latest)
 {
     uint64_t end = 0;
 
     *latest = 0;
-    for (uint32_t at = 0; xseg_segment_find_exported(segment, &at, segment->granules, generation);
-         at += segment->length[at]) {
-        const uint64_t begin = at * segment->granule_bytes;
+    for (uint32_t granule = 0;
+         xseg_segment_find_exported(segment, &granule, segment->granules, generation);
+         granule += segment->length[granule]) {
+        const uint64_t begin = granule * segment->granule_bytes;
 
-        end = begin + segment->length[at] * segment->granule_bytes;
+        end = begin + segment->length[granule] * segment->granule_bytes;
         *latest = xseg_max(*latest, xseg_segment_generation(segment, begin, end));
     }
     return end;
@@ -344,9 +348,9 @@ static struct xseg_export *find_export(struct xseg_device *device,
     XSEG_LIST_FOR(node, &device->sharing->exports)
     {
         struct xseg_export *record = XSEG_CONTAINER(node, struct xseg_export, link);
-        const struct xseg_export_token own = compute_token(record);
+        const struct xseg_export_token expected = compute_token(record);
 
-        if (memcmp(&own, token, sizeof(own)) == 0)
+        if (memcmp(&expected, token, sizeof(expected)) == 0)
             return record;
     }
     return NULL;
@@ -382,10 +386,11 @@ static struct xseg_segment *find_exported_segment(struct xseg_device *device,
     memcpy(&fields, token->byte, sizeof(fields));
     struct xseg_segment *segment = find_segment(device, fields.segment);
     if (segment == NULL || fields.generation > segment->export_generation ||
-        find_end(segment, fields.generation, &latest) != fields.size || latest != fields.generation)
+        find_last_page_end(segment, fields.generation, &latest) != fields.size ||
+        latest != fields.generation)
         return NULL;
-    const struct xseg_export_token own = create_token(device, segment, fields);
-    return memcmp(&own, token, sizeof(own)) == 0 ? segment : NULL;
+    const struct xseg_export_token expected = create_token(device, segment, fields);
+    return memcmp(&expected, token, sizeof(expected)) == 0 ? segment : NULL;
 }
 
 /* Find the pages of a valid token. */
@@ -417,15 +422,15 @@ static xseg_status fill_reply_pages(struct xseg_device *device,
                                     struct xseg_export_reply *reply, int *fd)
 {
     struct xseg_page_handle handle[XSEG_EXPORT_BATCH];
-    struct page_set set;
-    xseg_status status = find_pages(device, token, &set);
+    struct page_set pages;
+    xseg_status status = find_pages(device, token, &pages);
 
     if (status != XSEG_OK)
         return status;
-    const uint64_t pages = count_pages(&set);
-    XSEG_ASSERT(first < pages);
-    const size_t count = xseg_min(pages - first, XSEG_EXPORT_BATCH);
-    status = create_handles(&set, XSEG_HANDLE_FD, first, count, handle);
+    const uint64_t page_count = count_pages(&pages);
+    XSEG_ASSERT(first < page_count);
+    const size_t count = xseg_min(page_count - first, XSEG_EXPORT_BATCH);
+    status = create_handles(&pages, XSEG_HANDLE_FD, first, count, handle);
     if (status != XSEG_OK)
         return status;
     for (size_t i = 0; i < count; i++) {
@@ -433,7 +438,7 @@ static xseg_status fill_reply_pages(struct xseg_device *device,
         reply->page[i].size = handle[i].size;
         fd[i] = handle[i].fd;
     }
-    reply->page_count = pages;
+    reply->page_count = page_count;
     reply->count = (uint32_t)count;
     memcpy(reply->device, device->sharing->uuid, sizeof(reply->device));
     return XSEG_OK;
@@ -515,7 +520,7 @@ xseg_status xseg_share_export(struct xseg_allocator *allocator, uint64_t address
 }
 
 /* Check that all mapped memory of the segment of an address can be exported. */
-static xseg_status check_segment(const struct xseg_extent *extent, uint64_t address)
+static xseg_status check_exportable_segment(const struct xseg_extent *extent, uint64_t address)
 {
     const struct xseg_pool *pool = extent->arena->pool;
     xseg_status status = xseg_pool_check_running(pool);
@@ -528,7 +533,7 @@ static xseg_status check_segment(const struct xseg_extent *extent, uint64_t addr
     if (xseg_pool_is_retired(pool))
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "pool has been released; export its blocks by xseg_export()");
-    if (address - extent->segment.base >= find_end(&extent->segment, UINT64_MAX, &latest))
+    if (address - extent->segment.base >= find_last_page_end(&extent->segment, UINT64_MAX, &latest))
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED,
                          "address is after the last mapped page of its segment, %#" PRIx64,
                          address);
@@ -546,14 +551,14 @@ xseg_status xseg_share_export_segment(struct xseg_allocator *allocator, uint64_t
         return status;
     struct xseg_device *device = extent->arena->device;
     struct xseg_segment *segment = &extent->segment;
-    status = check_segment(extent, address);
+    status = check_exportable_segment(extent, address);
     if (status == XSEG_OK)
         status = start_export_server(device);
     if (status == XSEG_OK)
         status = xseg_segment_export_mapped(segment);
     if (status == XSEG_OK) {
         fields.offset = address - segment->base;
-        fields.size = find_end(segment, UINT64_MAX, &fields.generation);
+        fields.size = find_last_page_end(segment, UINT64_MAX, &fields.generation);
         *token = create_token(device, segment, fields);
     }
     unlock_extent(extent);
@@ -565,9 +570,9 @@ static xseg_status export_run_handles(const struct xseg_export *run, struct xseg
     struct xseg_export *record = NULL;
     xseg_status status = XSEG_OK;
 
-    const struct page_set set = pages_of_run(run);
+    const struct page_set run_pages = pages_of_run(run);
 
-    pages->count = (size_t)count_pages(&set);
+    pages->count = (size_t)count_pages(&run_pages);
     if (pages->handle == NULL)
         return XSEG_OK;
     if (pages->capacity < pages->count)
@@ -582,7 +587,7 @@ static xseg_status export_run_handles(const struct xseg_export *run, struct xseg
         status = create_export(run, &record);
     if (status != XSEG_OK)
         return status;
-    status = create_handles(&set, pages->type, 0, pages->count, pages->handle);
+    status = create_handles(&run_pages, pages->type, 0, pages->count, pages->handle);
     if (status != XSEG_OK)
         destroy_export(record);
     return status;

@@ -156,7 +156,7 @@ static bool serve_client(const struct xseg_export_server *server, int socket,
     struct xseg_export_fields fields;
     struct ucred client;
 
-    /* MSG_TRUNC: the size of the message, also if that is larger than a token. */
+    /* MSG_TRUNC: the result is the size of the message, even if it is larger than a token. */
     if (!get_peer(socket, &client) || !limit_send_queue(socket) ||
         !wait_readable(server, socket, SERVER_TIMEOUT_S * 1000) ||
         recv(socket, token, sizeof(*token), MSG_DONTWAIT | MSG_TRUNC) != (ssize_t)sizeof(*token))
@@ -178,35 +178,36 @@ static bool serve_client(const struct xseg_export_server *server, int socket,
 
 enum { STOP, LISTEN, FIRST_IMPORTER };
 
-static bool add_connection(struct xseg_export_connections *all, int fd,
+static bool add_connection(struct xseg_export_connections *connections, int fd,
                            const struct xseg_export_token *token)
 {
-    if (all->count == all->capacity) {
-        const size_t capacity = xseg_max(all->capacity * 2, 8u);
-        void *wait = realloc(all->wait, capacity * sizeof(*all->wait));
+    if (connections->count == connections->capacity) {
+        const size_t capacity = xseg_max(connections->capacity * 2, 8u);
+        void *pollfds = realloc(connections->pollfd, capacity * sizeof(*connections->pollfd));
 
-        all->wait = wait != NULL ? wait : all->wait;
-        void *tokens = realloc(all->token, capacity * sizeof(*all->token));
-        all->token = tokens != NULL ? tokens : all->token;
-        if (wait == NULL || tokens == NULL)
+        connections->pollfd = pollfds != NULL ? pollfds : connections->pollfd;
+        void *tokens = realloc(connections->token, capacity * sizeof(*connections->token));
+        connections->token = tokens != NULL ? tokens : connections->token;
+        if (pollfds == NULL || tokens == NULL)
             return false;
-        all->capacity = capacity;
+        connections->capacity = capacity;
     }
-    all->wait[all->count] = (struct pollfd){.fd = fd, .events = POLLIN};
-    all->token[all->count] = token != NULL ? *token : (struct xseg_export_token){{0}};
-    all->count++;
+    connections->pollfd[connections->count] = (struct pollfd){.fd = fd, .events = POLLIN};
+    connections->token[connections->count] =
+        token != NULL ? *token : (struct xseg_export_token){{0}};
+    connections->count++;
     return true;
 }
 
 /* An importer sends nothing after its token, so its connection is readable when it is closed. */
 static void remove_connection(const struct xseg_export_server *server,
-                              struct xseg_export_connections *all, size_t at)
+                              struct xseg_export_connections *connections, size_t i)
 {
-    (void)server->count_importer(server->self, &all->token[at], false);
-    (void)close(all->wait[at].fd);
-    all->count--;
-    all->wait[at] = all->wait[all->count];
-    all->token[at] = all->token[all->count];
+    (void)server->count_importer(server->self, &connections->token[i], false);
+    (void)close(connections->pollfd[i].fd);
+    connections->count--;
+    connections->pollfd[i] = connections->pollfd[connections->count];
+    connections->token[i] = connections->token[connections->count];
 }
 
 static void accept_client(struct xseg_export_server *server)
@@ -216,14 +217,14 @@ static void accept_client(struct xseg_export_server *server)
 
     if (socket < 0) {
         if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-            (void)poll(NULL, 0, ACCEPT_RETRY_MS); /* no descriptor is left: retry */
+            (void)poll(NULL, 0, ACCEPT_RETRY_MS); /* out of descriptors: retry */
         return;
     }
     if (!serve_client(server, socket, &token)) {
         (void)close(socket);
         return;
     }
-    /* Without host memory the importer is not counted; its mappings stay valid. */
+    /* On host allocation failure the importer is not counted; its mappings stay valid. */
     if (!add_connection(&server->connections, socket, &token)) {
         (void)server->count_importer(server->self, &token, false);
         (void)close(socket);
@@ -233,20 +234,20 @@ static void accept_client(struct xseg_export_server *server)
 static void *run_server(void *self)
 {
     struct xseg_export_server *server = self;
-    struct xseg_export_connections *all = &server->connections;
+    struct xseg_export_connections *connections = &server->connections;
 
     for (;;) {
-        /* The limit of descriptors can be lowered below the number of connections: then only the
-         * stop is polled, until the limit permits more. */
-        if (poll(all->wait, all->count, -1) < 0 &&
-            (errno == EINTR || poll(all->wait, 1, ACCEPT_RETRY_MS) <= 0))
+        /* poll() fails if the limit of descriptors was lowered below the number of connections.
+         * Then only `stop` is polled, until the limit permits more. */
+        if (poll(connections->pollfd, connections->count, -1) < 0 &&
+            (errno == EINTR || poll(connections->pollfd, 1, ACCEPT_RETRY_MS) <= 0))
             continue;
-        if (all->wait[STOP].revents != 0)
+        if (connections->pollfd[STOP].revents != 0)
             return NULL;
-        for (size_t at = all->count; at-- > FIRST_IMPORTER;)
-            if (all->wait[at].revents != 0)
-                remove_connection(server, all, at);
-        if (all->wait[LISTEN].revents != 0)
+        for (size_t i = connections->count; i-- > FIRST_IMPORTER;)
+            if (connections->pollfd[i].revents != 0)
+                remove_connection(server, connections, i);
+        if (connections->pollfd[LISTEN].revents != 0)
             accept_client(server);
     }
 }
@@ -273,29 +274,29 @@ static xseg_status open_server_socket(struct xseg_export_server *server, uint64_
 
 static int start_server_thread(struct xseg_export_server *server)
 {
-    sigset_t all, before;
+    sigset_t all, previous;
 
     /* The program's own threads handle its signals. */
     (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &previous);
     const int error = pthread_create(&server->thread, NULL, run_server, server);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    (void)pthread_sigmask(SIG_SETMASK, &previous, NULL);
     return error;
 }
 
 static void close_sockets(struct xseg_export_server *server)
 {
-    struct xseg_export_connections *all = &server->connections;
+    struct xseg_export_connections *connections = &server->connections;
 
     if (server->socket >= 0)
         (void)close(server->socket);
     if (server->stop >= 0)
         (void)close(server->stop);
-    for (size_t at = FIRST_IMPORTER; at < all->count; at++)
-        (void)close(all->wait[at].fd);
-    free(all->wait);
-    free(all->token);
-    *all = (struct xseg_export_connections){.count = 0};
+    for (size_t i = FIRST_IMPORTER; i < connections->count; i++)
+        (void)close(connections->pollfd[i].fd);
+    free(connections->pollfd);
+    free(connections->token);
+    *connections = (struct xseg_export_connections){.count = 0};
 }
 
 xseg_status xseg_export_server_start(struct xseg_export_server *server, uint64_t exporter)
@@ -320,14 +321,14 @@ xseg_status xseg_export_server_start(struct xseg_export_server *server, uint64_t
 
 void xseg_export_server_stop(struct xseg_export_server *server)
 {
-    const uint64_t one = 1;
+    const uint64_t increment = 1;
 
     if (!server->is_running)
         return;
-    while (write(server->stop, &one, sizeof(one)) < 0 && errno == EINTR)
+    while (write(server->stop, &increment, sizeof(increment)) < 0 && errno == EINTR)
         continue;
     (void)pthread_join(server->thread, NULL);
-    /* A forked child keeps the socket open but has no thread: reject all clients. */
+    /* A forked child keeps the socket open but has no server thread: reject all clients. */
     (void)shutdown(server->socket, SHUT_RDWR);
     for (int socket; (socket = accept4(server->socket, NULL, NULL, SOCK_CLOEXEC)) >= 0;)
         (void)close(socket);
@@ -361,18 +362,18 @@ static xseg_status connect_to_exporter(struct client *client)
                          "exporter cannot be reached, process %" PRIu32
                          ", %s; the process must run with an open allocator in the same network "
                          "namespace (container)",
-                         client->token.process, strerror(errno));
+                         client->token.pid, strerror(errno));
     if (!get_peer(client->socket, &exporter))
         return xseg_fail(XSEG_ERR_FILE,
                          "exporter runs as another user, process %" PRIu32
                          "; run both processes as one user",
-                         client->token.process);
-    /* A forked child keeps the socket of an exporter open that has ended, and does not reply. */
+                         client->token.pid);
+    /* A forked child keeps the socket of a terminated exporter open, and does not reply. */
     if (exporter.pid > 0 && kill(exporter.pid, 0) != 0 && errno == ESRCH)
         return xseg_fail(XSEG_ERR_FILE,
                          "exporter has ended, process %" PRIu32
                          "; export the memory from a running process",
-                         client->token.process);
+                         client->token.pid);
     return XSEG_OK;
 }
 
@@ -381,15 +382,16 @@ static xseg_status fail_connection_closed(const struct client *client)
     return xseg_fail(XSEG_ERR_FILE,
                      "exporter closed the connection, process %" PRIu32
                      "; the exporter serves its own user only, until its allocator is closed",
-                     client->token.process);
+                     client->token.pid);
 }
 
-static xseg_status fail_invalid_reply(const struct client *client, const char *what, uint64_t value)
+static xseg_status fail_invalid_reply(const struct client *client, const char *field,
+                                      uint64_t value)
 {
     return xseg_fail(XSEG_ERR_FILE,
                      "reply of process %" PRIu32 " is invalid, %s %" PRIu64
                      "; run the same version of xseg in both processes",
-                     client->token.process, what, value);
+                     client->token.pid, field, value);
 }
 
 static xseg_status wait_for_reply(const struct client *client)
@@ -408,21 +410,22 @@ static xseg_status wait_for_reply(const struct client *client)
     return xseg_fail(XSEG_ERR_FILE,
                      "exporter did not reply within %u ms, process %" PRIu32
                      "; check whether that process is stopped",
-                     CLIENT_TIMEOUT_MS, client->token.process);
+                     CLIENT_TIMEOUT_MS, client->token.pid);
 }
 
-/* Move the descriptors of a message into fd[].  Returns their number. */
+/* Move the descriptors of a message into fd[].  Returns the number of descriptors. */
 static size_t read_descriptors(struct msghdr *message, int fd[XSEG_EXPORT_BATCH])
 {
     size_t count = 0;
 
-    for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at != NULL; at = CMSG_NXTHDR(message, at)) {
-        if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS)
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header != NULL;
+         header = CMSG_NXTHDR(message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
             continue;
-        const size_t more = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        XSEG_ASSERT(count + more <= XSEG_EXPORT_BATCH);
-        memcpy(fd + count, CMSG_DATA(at), more * sizeof(int));
-        count += more;
+        const size_t received = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        XSEG_ASSERT(count + received <= XSEG_EXPORT_BATCH);
+        memcpy(fd + count, CMSG_DATA(header), received * sizeof(int));
+        count += received;
     }
     return count;
 }
@@ -537,14 +540,14 @@ static xseg_status receive_pages(const struct client *client, struct xseg_export
 
     do {
         size_t count = 0;
-        const size_t before = received;
+        const size_t received_before = received;
 
         status = receive_reply(client, &reply, fd, &count);
         if (status == XSEG_OK && pages->handle == NULL)
             status = allocate_pages(client, &reply, pages);
         if (status == XSEG_OK)
             status = add_reply_pages(client, &reply, fd, &end, pages, &received);
-        for (size_t i = received - before; i < count; i++)
+        for (size_t i = received - received_before; i < count; i++)
             (void)close(fd[i]);
     } while (status == XSEG_OK && received < pages->count);
     if (status == XSEG_OK && end != client->token.size)

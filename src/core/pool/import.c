@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Imports: runs of pages, or all pages of a segment, of other processes or of this one, mapped on a device (share.h).
+ * Imports: runs of pages, or all pages of a segment, of other processes or of this process, mapped
+ * on a device (share.h).
  *
  * Locking: the device memory lock.
  */
@@ -32,12 +33,12 @@ struct xseg_import {
     struct xseg_imported_page page[]; /* [imported.pages] */
 };
 
-static size_t import_bytes(const struct xseg_import *record)
+static size_t record_bytes(const struct xseg_import *record)
 {
     return sizeof(*record) + record->imported.pages * sizeof(record->page[0]);
 }
 
-static bool is_segment(const struct xseg_import *record)
+static bool is_segment_import(const struct xseg_import *record)
 {
     return record->token.kind == XSEG_EXPORT_SEGMENT;
 }
@@ -70,7 +71,7 @@ static const char *format_uuid(const uint8_t uuid[XSEG_DRIVER_UUID_BYTES],
 
 static xseg_status check_import_device(struct xseg_device *device, const uint8_t *uuid)
 {
-    char theirs[2 * XSEG_DRIVER_UUID_BYTES + 1], ours[2 * XSEG_DRIVER_UUID_BYTES + 1];
+    char exporter_uuid[2 * XSEG_DRIVER_UUID_BYTES + 1], device_uuid[2 * XSEG_DRIVER_UUID_BYTES + 1];
     xseg_status status = XSEG_OK;
 
     if (xseg_context_is_lost(&device->context))
@@ -86,11 +87,11 @@ static xseg_status check_import_device(struct xseg_device *device, const uint8_t
         XSEG_ERR_ARGUMENT,
         "memory is on another device, UUID %s; device %d has UUID %s, pass the ordinal "
         "of the other device",
-        format_uuid(uuid, theirs), device->context.ordinal,
-        format_uuid(device->sharing->uuid, ours));
+        format_uuid(uuid, exporter_uuid), device->context.ordinal,
+        format_uuid(device->sharing->uuid, device_uuid));
 }
 
-/* Pages that are to be mapped. */
+/* The pages to map. */
 struct import_source {
     enum xseg_handle_type type;
     const struct xseg_page_handle *handle; /* [count] */
@@ -175,7 +176,7 @@ static xseg_status map_import(struct xseg_device *device, const struct import_so
     }
     *address = record->imported.base;
     xseg_list_insert(&device->sharing->imports, &record->link);
-    xseg_sharing_update_host_bytes(device, import_bytes(record), 0);
+    xseg_sharing_update_host_bytes(device, record_bytes(record), 0);
     atomic_fetch_add_explicit(&device->sharing->imported, record->mapped_bytes,
                               memory_order_relaxed);
     return XSEG_OK;
@@ -210,7 +211,7 @@ static struct xseg_import *find_same_import(struct xseg_device *device,
     {
         struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);
 
-        if (is_segment(record) && record->token.exporter == token->exporter &&
+        if (is_segment_import(record) && record->token.exporter == token->exporter &&
             record->token.secret == token->secret && record->token.segment == token->segment &&
             record->token.generation == token->generation && record->token.size == token->size)
             return record;
@@ -218,8 +219,8 @@ static struct xseg_import *find_same_import(struct xseg_device *device,
     return NULL;
 }
 
-/* Count a further import of a segment that is already mapped.  Returns false if it is not, or if the
- * device is lost.  The device memory lock is held. */
+/* Count another import of a segment that is already mapped.  Returns false if the segment is not
+ * mapped, or if the device is lost.  The device memory lock is held. */
 static bool retain_import(struct xseg_device *device, const struct xseg_export_fields *token,
                           uint64_t *address)
 {
@@ -247,11 +248,11 @@ xseg_status xseg_share_import_token(struct xseg_device *device,
     struct xseg_export_fields fields;
     struct xseg_export_pages pages;
     xseg_status status = xseg_export_token_read(token, &fields);
-    const bool is_whole = status == XSEG_OK && fields.kind == XSEG_EXPORT_SEGMENT;
+    const bool is_segment = status == XSEG_OK && fields.kind == XSEG_EXPORT_SEGMENT;
 
     if (status != XSEG_OK)
         return status;
-    if (!is_whole || !retain_import_unlocked(device, &fields, address)) {
+    if (!is_segment || !retain_import_unlocked(device, &fields, address)) {
         status = xseg_export_resolve(token, &pages);
         if (status != XSEG_OK)
             return status;
@@ -261,21 +262,21 @@ xseg_status xseg_share_import_token(struct xseg_device *device,
             .count = pages.count,
             /* A segment may be on another device, as with CUDA's IPC; then the driver checks that
              * the devices have a peer connection. */
-            .uuid = is_whole ? NULL : pages.device,
-            .token = is_whole ? &fields : NULL,
+            .uuid = is_segment ? NULL : pages.device,
+            .token = is_segment ? &fields : NULL,
             .connection = pages.connection,
         };
         xseg_mutex_lock(&device->memory_lock);
-        /* Another thread may have imported the segment in the meantime. */
-        const bool is_retained = is_whole && retain_import(device, &fields, address);
+        /* Another thread may have imported the segment concurrently. */
+        const bool is_retained = is_segment && retain_import(device, &fields, address);
         if (!is_retained)
             status = map_import(device, &source, address);
         xseg_mutex_unlock(&device->memory_lock);
         if (status == XSEG_OK && !is_retained)
-            pages.connection = -1; /* the record owns it */
+            pages.connection = -1; /* owned by the record */
         xseg_export_pages_close(&pages);
     }
-    if (status == XSEG_OK && is_whole)
+    if (status == XSEG_OK && is_segment)
         *address += fields.offset;
     return status;
 }
@@ -289,7 +290,7 @@ static struct xseg_import *find_import(struct xseg_device *device, uint64_t addr
         struct xseg_import *record = XSEG_CONTAINER(node, struct xseg_import, link);
         const uint64_t offset = address - record->imported.base;
 
-        if (offset == 0 || (is_segment(record) && offset < record->imported.bytes))
+        if (offset == 0 || (is_segment_import(record) && offset < record->imported.bytes))
             return record;
     }
     return NULL;
@@ -308,7 +309,7 @@ static xseg_status close_import(struct xseg_device *device, struct xseg_import *
     if (!xseg_context_is_lost(&device->context))
         xseg_imported_unmap(&record->imported);
     xseg_list_remove(&record->link);
-    xseg_sharing_update_host_bytes(device, 0, import_bytes(record));
+    xseg_sharing_update_host_bytes(device, 0, record_bytes(record));
     atomic_fetch_sub_explicit(&device->sharing->imported, record->mapped_bytes,
                               memory_order_relaxed);
     free_import(record);

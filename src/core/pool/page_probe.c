@@ -61,7 +61,7 @@ static void update_properties(struct xseg_device *device)
 
 /* --- Exports. --- */
 
-/* Create a page with fabric handles, or without them if that fails. */
+/* Create a page with a fabric handle, or without a fabric handle if the driver rejects it. */
 static xseg_status create_probe_page(struct xseg_device *device, uint64_t *handle)
 {
     struct xseg_context *context = &device->context;
@@ -89,24 +89,24 @@ static xseg_status probe_export_page(struct xseg_device *device)
     struct xseg_page_probe *probe = &device->sharing->exportable;
     struct xseg_context *context = &device->context;
     uint64_t handle = 0;
-    int file = -1;
+    int fd = -1;
     xseg_status status = create_probe_page(device, &handle);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (status != XSEG_OK)
         return status;
-    status = xseg_driver_export(context, handle, &file);
+    status = xseg_driver_export(context, handle, &fd);
     copy_reason(probe->reason, sizeof(probe->reason));
     if (status == XSEG_OK)
-        (void)close(file);
+        (void)close(fd);
     (void)xseg_unreleased_release(
         &device->unreleased,
         (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, handle, context->granularity, 0});
     return status == XSEG_OK ? XSEG_OK : xseg_fail(status, "%s", probe->reason);
 }
 
-/* Make the default pool exportable if the configuration requires it.  A pool has pages of one kind
- * only, so this waits until the pool has no memory that was created before the probe. */
+/* Make the default pool exportable if the configuration requires it.  All pages of a pool have the
+ * same properties, so the change is deferred until the pool has no reserved memory. */
 static void configure_default_pool(struct xseg_device *device)
 {
     struct xseg_page_probe *probe = &device->sharing->exportable;

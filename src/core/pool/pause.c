@@ -30,45 +30,48 @@ struct segment_cursor {
     struct xseg_segment *segment; /* NULL: the end */
 };
 
-static void next_segment(struct segment_cursor *at)
+static void next_segment(struct segment_cursor *cursor)
 {
-    at->segment = NULL;
-    while (at->arena != NULL && at->segment == NULL) {
-        at->node = at->node->next;
-        if (at->node != &at->arena->extents) {
-            at->segment = &XSEG_CONTAINER(at->node, struct xseg_extent, link)->segment;
+    cursor->segment = NULL;
+    while (cursor->arena != NULL && cursor->segment == NULL) {
+        cursor->node = cursor->node->next;
+        if (cursor->node != &cursor->arena->extents) {
+            cursor->segment = &XSEG_CONTAINER(cursor->node, struct xseg_extent, link)->segment;
         } else {
-            at->arena = atomic_load_explicit(&at->arena->next, memory_order_acquire);
-            at->node = at->arena == NULL ? NULL : &at->arena->extents;
+            cursor->arena = atomic_load_explicit(&cursor->arena->next, memory_order_acquire);
+            cursor->node = cursor->arena == NULL ? NULL : &cursor->arena->extents;
         }
     }
 }
 
 static struct segment_cursor first_segment(const struct xseg_pool *pool)
 {
-    struct segment_cursor at = {.arena = atomic_load_explicit(&pool->arenas, memory_order_acquire)};
+    struct segment_cursor cursor = {.arena =
+                                        atomic_load_explicit(&pool->arenas, memory_order_acquire)};
 
-    at.node = at.arena == NULL ? NULL : &at.arena->extents;
-    next_segment(&at);
-    return at;
+    cursor.node = cursor.arena == NULL ? NULL : &cursor.arena->extents;
+    next_segment(&cursor);
+    return cursor;
 }
 
-#define FOR_SEGMENTS(at, pool) \
-    for (struct segment_cursor at = first_segment(pool); (at).segment != NULL; next_segment(&(at)))
+#define FOR_SEGMENTS(cursor, pool)                                                     \
+    for (struct segment_cursor cursor = first_segment(pool); (cursor).segment != NULL; \
+         next_segment(&(cursor)))
 
 static uint64_t sum_mapped_bytes(const struct xseg_pool *pool)
 {
     uint64_t bytes = 0;
     bool evicted = false;
 
-    FOR_SEGMENTS(at, pool)
+    FOR_SEGMENTS(cursor, pool)
     {
-        if (!xseg_segment_is_expandable(at.segment))
-            bytes += atomic_load_explicit(&at.segment->mapped, memory_order_relaxed);
+        if (!xseg_segment_is_expandable(cursor.segment))
+            bytes += atomic_load_explicit(&cursor.segment->mapped, memory_order_relaxed);
         else
             for (uint32_t first = 0, count;
-                 (count = xseg_evicted_next_run(at.segment, &first, &evicted)) != 0; first += count)
-                bytes += count * at.segment->granule_bytes;
+                 (count = xseg_evicted_next_run(cursor.segment, &first, &evicted)) != 0;
+                 first += count)
+                bytes += count * cursor.segment->granule_bytes;
     }
     return bytes;
 }
@@ -77,9 +80,9 @@ static uint64_t sum_unbacked_bytes(const struct xseg_pool *pool)
 {
     uint64_t bytes = 0;
 
-    FOR_SEGMENTS(at, pool)
+    FOR_SEGMENTS(cursor, pool)
     {
-        bytes += xseg_evicted_unbacked_bytes(at.segment);
+        bytes += xseg_evicted_unbacked_bytes(cursor.segment);
     }
     return bytes;
 }
@@ -88,10 +91,10 @@ static uint64_t sum_unbacked_bytes(const struct xseg_pool *pool)
 
 struct blockers {
     struct xseg_device *device;
-    uint64_t classic, pending;         /* bytes */
-    uint64_t claimed;                  /* blocks */
-    uint64_t fallback, fallback_bytes; /* the first block that the default pool uses; its size */
-    struct xseg_segment_retained held;
+    uint64_t classic, pending;              /* bytes */
+    uint64_t claimed;                       /* blocks */
+    uint64_t fallback_base, fallback_bytes; /* the first block that the default pool uses */
+    struct xseg_segment_retained retained;
     uint64_t importers;               /* connected to segments */
     struct xseg_known_stream *stream; /* a stream with pending work */
     xseg_status status;
@@ -106,38 +109,39 @@ static void mark_block_streams(const struct xseg_block_view *view)
         use->stream->is_queried = true;
 }
 
-static void find_extent_blockers(struct blockers *found, struct xseg_extent *extent)
+static void find_extent_blockers(struct blockers *blockers, struct xseg_extent *extent)
 {
-    const struct xseg_segment_retained held = xseg_segment_all_retained_bytes(&extent->segment);
+    const struct xseg_segment_retained retained = xseg_segment_all_retained_bytes(&extent->segment);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
-    found->held.pinned += held.pinned;
-    found->held.exported += held.exported - xseg_segment_mapped_export_bytes(&extent->segment);
-    found->importers += extent->segment.importers;
+    blockers->retained.pinned += retained.pinned;
+    blockers->retained.exported +=
+        retained.exported - xseg_segment_mapped_export_bytes(&extent->segment);
+    blockers->importers += extent->segment.importers;
     if (!xseg_extent_is_expandable(extent))
-        found->classic += extent->segment.bytes;
+        blockers->classic += extent->segment.bytes;
     XSEG_EXTENT_FOR_EACH(view, extent)
     {
-        if (view.is_fallback && found->fallback == 0) {
-            found->fallback = view.base;
-            found->fallback_bytes = view.bytes;
+        if (view.is_fallback && blockers->fallback_base == 0) {
+            blockers->fallback_base = view.base;
+            blockers->fallback_bytes = view.bytes;
         }
-        found->claimed += view.state == XSEG_BLOCK_CLAIMED;
-        found->pending += view.state == XSEG_BLOCK_PENDING_FREE ? view.bytes : 0;
+        blockers->claimed += view.state == XSEG_BLOCK_CLAIMED;
+        blockers->pending += view.state == XSEG_BLOCK_PENDING_FREE ? view.bytes : 0;
         if (view.state == XSEG_BLOCK_ALLOCATED && view.has_uses)
             mark_block_streams(&view);
     }
 }
 
 /* Close an arena for allocations, and collect its blockers. */
-static void close_arena(struct blockers *found, struct xseg_arena *arena)
+static void close_arena(struct blockers *blockers, struct xseg_arena *arena)
 {
     xseg_biased_lock_lock(&arena->lock);
     arena->is_paused = true;
-    found->claimed += arena->fills;
+    blockers->claimed += arena->fills;
     XSEG_LIST_FOR(node, &arena->extents)
     {
-        find_extent_blockers(found, XSEG_CONTAINER(node, struct xseg_extent, link));
+        find_extent_blockers(blockers, XSEG_CONTAINER(node, struct xseg_extent, link));
     }
     if (!xseg_list_is_empty(&arena->extents))
         xseg_arena_stream(arena)->is_queried = true;
@@ -164,18 +168,18 @@ static void open_arena(struct xseg_arena *arena)
 
 static void query_stream(void *self, struct xseg_known_stream *stream)
 {
-    struct blockers *found = self;
+    struct blockers *blockers = self;
     bool idle = false;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (!stream->is_queried)
         return;
     stream->is_queried = false;
-    if (found->status != XSEG_OK || found->stream != NULL)
+    if (blockers->status != XSEG_OK || blockers->stream != NULL)
         return;
-    found->status = xseg_reclaim_check_stream(found->device, stream, false, &idle);
-    if (found->status == XSEG_OK && !idle)
-        found->stream = stream;
+    blockers->status = xseg_reclaim_check_stream(blockers->device, stream, false, &idle);
+    if (blockers->status == XSEG_OK && !idle)
+        blockers->stream = stream;
 }
 
 xseg_status xseg_pause_fail_fallback(const struct xseg_pool *pool, uint64_t base, uint64_t bytes)
@@ -186,52 +190,52 @@ xseg_status xseg_pause_fail_fallback(const struct xseg_pool *pool, uint64_t base
                      xseg_pool_label(pool), bytes, base);
 }
 
-static xseg_status check_blockers(const struct xseg_pool *pool, const struct blockers *found)
+static xseg_status check_blockers(const struct xseg_pool *pool, const struct blockers *blockers)
 {
     const char *label = xseg_pool_label(pool);
 
-    if (found->classic != 0)
+    if (blockers->classic != 0)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "pool %s has classic segments, %" PRIu64
                          " bytes; only pools with expandable segments can be paused "
                          "(expandable_segments:True, no memory functions)",
-                         label, found->classic);
-    if (found->fallback != 0)
-        return xseg_pause_fail_fallback(pool, found->fallback, found->fallback_bytes);
-    if (found->held.pinned != 0)
+                         label, blockers->classic);
+    if (blockers->fallback_base != 0)
+        return xseg_pause_fail_fallback(pool, blockers->fallback_base, blockers->fallback_bytes);
+    if (blockers->retained.pinned != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory is pinned, %" PRIu64 " bytes of pool %s; unpin it first",
-                         found->held.pinned, label);
-    if (found->importers != 0)
+                         blockers->retained.pinned, label);
+    if (blockers->importers != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "segments of pool %s are imported, %" PRIu64
                          " importers; close the imports first, then retry",
-                         label, found->importers);
-    if (found->held.exported != 0)
+                         label, blockers->importers);
+    if (blockers->retained.exported != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory is exported, %" PRIu64
                          " bytes of pool %s; xseg_export_close() it first",
-                         found->held.exported, label);
-    if (found->pending != 0)
+                         blockers->retained.exported, label);
+    if (blockers->pending != 0)
         return xseg_fail(
             XSEG_ERR_BUSY,
             "memory is pending free or held in a range, %" PRIu64
             " bytes of pool %s; synchronize the streams that use the memory, or unhold "
             "the granules",
-            found->pending, label);
-    if (found->claimed != 0)
+            blockers->pending, label);
+    if (blockers->claimed != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "pool %s is in use by a call of another thread; retry after that call has "
                          "returned",
                          label);
-    if (found->status != XSEG_OK)
-        return found->status;
-    if (found->stream != NULL)
+    if (blockers->status != XSEG_OK)
+        return blockers->status;
+    if (blockers->stream != NULL)
         return xseg_fail(
             XSEG_ERR_BUSY,
             "stream that uses memory of pool %s has pending work, %p; synchronize the stream "
             "first",
-            label, (void *)found->stream->handle);
+            label, (void *)blockers->stream->handle);
     return XSEG_OK;
 }
 
@@ -244,7 +248,7 @@ static xseg_status check_blockers(const struct xseg_pool *pool, const struct blo
  */
 static xseg_status close_pool(struct xseg_pool *pool)
 {
-    struct blockers found = {.device = pool->device, .status = XSEG_OK};
+    struct blockers blockers = {.device = pool->device, .status = XSEG_OK};
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(pool->state == XSEG_POOL_TRANSITION);
@@ -252,14 +256,14 @@ static xseg_status close_pool(struct xseg_pool *pool)
     xseg_pending_unmap_poll(pool->device, false);
     XSEG_POOL_FOR_ARENAS(arena, pool)
     {
-        close_arena(&found, arena);
+        close_arena(&blockers, arena);
     }
     XSEG_POOL_FOR_ARENAS(arena, pool)
     {
         mark_range_streams(arena);
     }
-    xseg_streams_for_each(&pool->device->streams, query_stream, &found);
-    return check_blockers(pool, &found);
+    xseg_streams_for_each(&pool->device->streams, query_stream, &blockers);
+    return check_blockers(pool, &blockers);
 }
 
 static void open_pool(struct xseg_pool *pool)
@@ -301,10 +305,10 @@ static void record_evicted_runs(const struct xseg_extent *extent, enum xseg_hist
     const struct xseg_segment *segment = &extent->segment;
     bool evicted = false;
 
-    for (uint32_t at = 0, count; (count = xseg_evicted_next_run(segment, &at, &evicted)) != 0;
-         at += count)
+    for (uint32_t granule = 0, count;
+         (count = xseg_evicted_next_run(segment, &granule, &evicted)) != 0; granule += count)
         if (evicted)
-            xseg_recorder_segment(extent, action, segment->base + at * segment->granule_bytes,
+            xseg_recorder_segment(extent, action, segment->base + granule * segment->granule_bytes,
                                   count * segment->granule_bytes);
 }
 
@@ -337,22 +341,23 @@ static void settle_arena_counts(struct xseg_arena *arena)
         evicted += xseg_evicted_bytes(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
     }
     xseg_biased_lock_lock(&arena->lock);
-    const uint64_t before = arena->evicted;
+    const uint64_t evicted_before = arena->evicted;
     arena->evicted = evicted;
-    atomic_fetch_add_explicit(&arena->device->evicted, evicted - before, memory_order_relaxed);
-    if (evicted > before)
-        xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, evicted - before);
-    if (evicted < before)
-        xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, before - evicted);
-    if (evicted > before && xseg_recorder_is_enabled(arena))
+    atomic_fetch_add_explicit(&arena->device->evicted, evicted - evicted_before,
+                              memory_order_relaxed);
+    if (evicted > evicted_before)
+        xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, evicted - evicted_before);
+    if (evicted < evicted_before)
+        xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, evicted_before - evicted);
+    if (evicted > evicted_before && xseg_recorder_is_enabled(arena))
         record_evicted_pages(arena, XSEG_HISTORY_PAUSE);
     xseg_biased_lock_unlock(&arena->lock);
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
                 !xseg_lock_rank_is_held(XSEG_RANK_ARENA));
-    if (evicted > before)
-        xseg_pool_record_shrink(arena, evicted - before);
-    if (evicted < before)
-        xseg_pool_record_growth(arena, before - evicted);
+    if (evicted > evicted_before)
+        xseg_pool_record_shrink(arena, evicted - evicted_before);
+    if (evicted < evicted_before)
+        xseg_pool_record_growth(arena, evicted_before - evicted);
 }
 
 /* End the transition of a pool in a state; a running pool is opened for allocations. */
@@ -374,19 +379,19 @@ static void settle_transition(struct xseg_pool *pool, enum xseg_pool_state state
 /* Queue the copies of a segment.
  * offset: of the segment in the contents; advanced past it */
 static xseg_status copy_segment(struct xseg_contents *contents, const struct xseg_segment *segment,
-                                bool saves, uint64_t *offset)
+                                bool is_save, uint64_t *offset)
 {
     xseg_status status = XSEG_OK;
     bool evicted = false;
 
-    for (uint32_t at = 0, count;
-         status == XSEG_OK && (count = xseg_evicted_next_run(segment, &at, &evicted)) != 0;
-         at += count) {
-        const uint64_t address = segment->base + at * segment->granule_bytes;
+    for (uint32_t granule = 0, count;
+         status == XSEG_OK && (count = xseg_evicted_next_run(segment, &granule, &evicted)) != 0;
+         granule += count) {
+        const uint64_t address = segment->base + granule * segment->granule_bytes;
         const uint64_t bytes = count * segment->granule_bytes;
 
         XSEG_ASSERT(bytes != 0 && address + bytes <= segment->base + segment->bytes);
-        if (saves)
+        if (is_save)
             status = xseg_contents_save(contents, *offset, address, bytes);
         else if (evicted)
             status = xseg_contents_load(contents, *offset, address, bytes);
@@ -397,23 +402,23 @@ static xseg_status copy_segment(struct xseg_contents *contents, const struct xse
 
 /* Save or load the contents of a pool, and wait for the copies.  No lock is held. */
 static xseg_status copy_contents(const struct xseg_pool *pool, struct xseg_contents *contents,
-                                 bool saves)
+                                 bool is_save)
 {
     xseg_status status = xseg_contents_acquire_buffer(contents);
     uint64_t offset = 0;
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     XSEG_ASSERT(pool->state == XSEG_POOL_TRANSITION);
-    FOR_SEGMENTS(at, pool)
+    FOR_SEGMENTS(cursor, pool)
     {
         if (status == XSEG_OK)
-            status = copy_segment(contents, at.segment, saves, &offset);
+            status = copy_segment(contents, cursor.segment, is_save, &offset);
     }
     if (contents->buffers != 0) {
         /* Copies that are already queued use the pinned memory, so wait also after an error. */
-        const xseg_status waited = xseg_contents_wait(contents);
+        const xseg_status wait_status = xseg_contents_wait(contents);
 
-        status = status == XSEG_OK ? waited : status;
+        status = status == XSEG_OK ? wait_status : status;
     }
     return status;
 }
@@ -440,25 +445,25 @@ static xseg_status save_contents(const struct xseg_pool *pool, enum xseg_keep ke
 
 /* --- Pause. --- */
 
-/* Map the pages of all segments again, which still have their memory.  Returns the first error. */
-static xseg_status map_pages_back(const struct xseg_pool *pool)
+/* Map all pages again, which still have their physical memory.  Returns the first error. */
+static xseg_status map_pages_again(const struct xseg_pool *pool)
 {
     xseg_status result = XSEG_OK;
 
-    FOR_SEGMENTS(at, pool)
+    FOR_SEGMENTS(cursor, pool)
     {
-        const xseg_status status = xseg_evicted_map(at.segment);
+        const xseg_status status = xseg_evicted_map(cursor.segment);
 
         if (status == XSEG_OK)
-            xseg_evicted_finish(at.segment);
+            xseg_evicted_finish(cursor.segment);
         else if (result == XSEG_OK)
             result = status;
     }
     return result;
 }
 
-/* Roll back after an unmap has failed.  If that fails, too, the pool is paused in its current
- * state, with the saved contents. */
+/* Roll back after an unmap has failed.  If the rollback fails, too, the pool is paused in its
+ * current state, with the saved contents. */
 static xseg_status roll_back_unmap(struct xseg_pool *pool, struct xseg_contents *contents,
                                    xseg_status status)
 {
@@ -466,7 +471,7 @@ static xseg_status roll_back_unmap(struct xseg_pool *pool, struct xseg_contents 
 
     XSEG_ASSERT(status != XSEG_OK);
     (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-    if (map_pages_back(pool) == XSEG_OK)
+    if (map_pages_again(pool) == XSEG_OK)
         return xseg_fail(status, "%s", reason);
     pool->contents = contents;
     settle_transition(pool, XSEG_POOL_PAUSED);
@@ -475,7 +480,8 @@ static xseg_status roll_back_unmap(struct xseg_pool *pool, struct xseg_contents 
                      reason, xseg_pool_label(pool));
 }
 
-/* On an integrated device, contents in host memory take memory of the device while its pages still exist. */
+/* On an integrated device, contents in host memory use memory of the device while the pages of the
+ * pool still exist. */
 static xseg_status check_host_copy(struct xseg_pool *pool, enum xseg_keep keep)
 {
     return keep == XSEG_KEEP_HOST && pool->device->context.is_integrated
@@ -488,16 +494,16 @@ static xseg_status evict_pool(struct xseg_pool *pool, struct xseg_contents *cont
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(pool->contents == NULL);
-    FOR_SEGMENTS(at, pool)
+    FOR_SEGMENTS(cursor, pool)
     {
-        const xseg_status status = xseg_evicted_unmap(at.segment);
+        const xseg_status status = xseg_evicted_unmap(cursor.segment);
 
         if (status != XSEG_OK)
             return roll_back_unmap(pool, contents, status);
     }
-    FOR_SEGMENTS(at, pool)
+    FOR_SEGMENTS(cursor, pool)
     {
-        xseg_evicted_release(at.segment);
+        xseg_evicted_release(cursor.segment);
     }
     pool->contents = contents;
     if (contents != NULL)
@@ -525,10 +531,10 @@ static xseg_status run_pause(struct xseg_pool *pool, enum xseg_keep keep, const 
         status = xseg_device_create_copy_stream(device);
     if (status != XSEG_OK)
         return status;
-    /* No page of the pool is mapped or unmapped from here on. */
-    FOR_SEGMENTS(at, pool)
+    /* From here until evict_pool() no page of the pool is mapped or unmapped. */
+    FOR_SEGMENTS(cursor, pool)
     {
-        xseg_evicted_select_aliases(at.segment);
+        xseg_evicted_select_aliases(cursor.segment);
     }
     if (keep != XSEG_KEEP_NOTHING || xseg_notify_is_enabled(device)) {
         *is_notified = true;
@@ -578,11 +584,11 @@ static xseg_status pause_running_pool(struct xseg_pool *pool, enum xseg_keep kee
 
 xseg_status xseg_pause_pool(struct xseg_pool *pool, enum xseg_keep keep, const char *path)
 {
-    const int device = pool->device->context.ordinal;
+    const int ordinal = pool->device->context.ordinal;
 
-    XSEG_SPAN_BEGIN(pause, device, atomic_load_explicit(&pool->reserved, memory_order_relaxed));
+    XSEG_SPAN_BEGIN(pause, ordinal, atomic_load_explicit(&pool->reserved, memory_order_relaxed));
     const xseg_status status = pause_running_pool(pool, keep, path);
-    XSEG_SPAN_END(pause, device, status);
+    XSEG_SPAN_END(pause, ordinal, status);
     xseg_allocator_deliver(pool->device->allocator);
     return status;
 }
@@ -591,13 +597,13 @@ xseg_status xseg_pause_pool(struct xseg_pool *pool, enum xseg_keep keep, const c
 
 static void roll_back_pages(const struct xseg_pool *pool)
 {
-    FOR_SEGMENTS(at, pool)
+    FOR_SEGMENTS(cursor, pool)
     {
-        (void)xseg_evicted_roll_back(at.segment);
+        (void)xseg_evicted_roll_back(cursor.segment);
     }
 }
 
-/* Create new memory for all pages, or for none. */
+/* Create new physical memory for all pages, or for none. */
 static xseg_status create_pages(struct xseg_pool *pool)
 {
     xseg_status status = xseg_growth_check(pool, sum_unbacked_bytes(pool), 0);
@@ -605,10 +611,10 @@ static xseg_status create_pages(struct xseg_pool *pool)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (status != XSEG_OK)
         return status;
-    FOR_SEGMENTS(at, pool)
+    FOR_SEGMENTS(cursor, pool)
     {
         if (status == XSEG_OK)
-            status = xseg_evicted_create(at.segment);
+            status = xseg_evicted_create(cursor.segment);
     }
     if (status != XSEG_OK)
         roll_back_pages(pool);
@@ -621,7 +627,7 @@ static xseg_status request_from_budget(struct xseg_pool *pool, xseg_status statu
     struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
     struct xseg_budget_wait budget_wait;
 
-    /* A pool without arenas needs no memory: the failure is that of a limit that is exceeded. */
+    /* A pool without arenas needs no memory, so the failure is due to a limit that is exceeded. */
     if (arena == NULL)
         return status;
     if (xseg_budget_wait_begin(&budget_wait, arena, sum_unbacked_bytes(pool),
@@ -655,10 +661,10 @@ static xseg_status map_new_pages(struct xseg_pool *pool) XSEG_UNCHECKED
     struct xseg_device *device = pool->device;
     xseg_status status = create_pages_with_fallback(pool);
 
-    FOR_SEGMENTS(at, pool)
+    FOR_SEGMENTS(cursor, pool)
     {
         if (status == XSEG_OK)
-            status = xseg_evicted_map(at.segment);
+            status = xseg_evicted_map(cursor.segment);
     }
     if (status == XSEG_OK && pool->contents != NULL) {
         xseg_mutex_unlock(&device->memory_lock);
@@ -682,9 +688,9 @@ static xseg_status run_resume(struct xseg_pool *pool)
         {
             record_resume(arena);
         }
-        FOR_SEGMENTS(at, pool)
+        FOR_SEGMENTS(cursor, pool)
         {
-            xseg_evicted_finish(at.segment);
+            xseg_evicted_finish(cursor.segment);
         }
         pool->contents = NULL;
         xseg_discard_contents(contents);

@@ -59,18 +59,19 @@ static xseg_status change_access(struct xseg_device *owner, const struct xseg_co
 static xseg_status check_peer(struct xseg_device *owner, const struct xseg_context *peer)
 {
     struct xseg_context *context = &owner->context;
-    bool can = false, in_transition = false;
-    const xseg_status status = xseg_driver_can_access_peer(context, peer, &can);
+    bool can_access = false, in_transition = false;
+    const xseg_status status = xseg_driver_can_access_peer(context, peer, &can_access);
 
     if (status != XSEG_OK)
         return status;
-    if (!can || context->peers == XSEG_PEERS_MAX)
+    if (!can_access || context->peers == XSEG_PEERS_MAX)
         return xseg_fail(XSEG_ERR_UNSUPPORTED,
                          "device %d cannot access memory of device %d, %s; copy through the host",
                          peer->ordinal, context->ordinal,
-                         can ? "maximum number of peers reached"
-                             : "no peer-to-peer path (see nvidia-smi topo -p2p r)");
-    /* A resume that has released the lock has already mapped pages, with the former rights. */
+                         can_access ? "maximum number of peers reached"
+                                    : "no peer-to-peer path (see nvidia-smi topo -p2p r)");
+    /* A resume that has released the lock may have mapped pages, with the access rights before this
+     * call. */
     XSEG_DEVICE_FOR_ARENAS(arena, owner)
     {
         in_transition = in_transition || arena->pool->state == XSEG_POOL_TRANSITION;

@@ -7,16 +7,16 @@
  * freed.  The run of an export is the sequence of these pages.  Other processes get the run in one
  * of two ways:
  *
- *   - A token of 64 bytes identifies the run.  It is computed from the run, so all exports of one
- *     run have the same token, and the token is valid as long as one of them is open.  A thread of
- *     the device resolves tokens: it creates file descriptors for one request and
- *     closes them.
+ *   - A token of 64 bytes identifies the run.  The token is computed from the run, so all exports
+ *     of one run have the same token, and the token is valid as long as one of them is open.  A
+ *     thread of the device resolves tokens: it creates file descriptors for one request and closes
+ *     them.
  *   - Handles: the caller gets one file descriptor or fabric handle per page.
  *
  * An export of a segment retains all pages that are mapped in the segment at the time of the call,
  * and has no close: it ends when the pool is released or paused, or the allocator is closed.  Its
  * state is in struct xseg_segment (xseg_segment_export_mapped()).  Importers keep a connection
- * open, so that they are counted, and a pause fails while one is connected.
+ * open, so that the exporter can count them.  A pause fails while an importer is connected.
  *
  * An import maps a run at new addresses (vmm/imported.h).  Its memory belongs to no arena.
  *
@@ -66,14 +66,14 @@
  * Both sides accept only processes of the same user, and check every field that they receive.  The
  * version in the token is the version of the protocol, too.
  *
- * The server is a thread of a device, which the first token of the device starts and which runs until the
- * device closes.  It handles one request at a time, and polls the connections of importers of
- * segments.  A client has 2 seconds to send its request and
- * 2 seconds to receive each reply; stopping the server ends the first wait early.  The thread
- * blocks all signals.  A forked child has no such thread.
+ * The server is a thread of a device, which the first token of the device starts and which runs
+ * until the device closes.  The server handles one request at a time, and polls the connections of
+ * importers of segments.  A client has 2 seconds to send its request and 2 seconds to receive each
+ * reply; stopping the server ends the first wait early.  The thread blocks all signals.  A forked
+ * child has no such thread.
  *
- * The client has 10 seconds in total.  It holds no lock, because the exporter can be the same
- * process.
+ * The client has 10 seconds in total.  The client holds no lock, because the exporter can be the
+ * same process.
  *
  * Locking: the device memory lock is held for the start of the server.  No lock is held for the
  * stop, since the thread may wait for the device memory lock.
@@ -86,7 +86,8 @@
 /* Pages per reply: Linux passes up to 253 descriptors in a message. */
 #define XSEG_EXPORT_BATCH 250u
 
-/* The maximum size of an export, and the maximum offset in one: the 47 bits of addresses that every GPU has. */
+/* The maximum size of an export, and the maximum offset in an export: the 47 bits of addresses that
+ * every GPU has. */
 #define XSEG_EXPORT_BYTES_MAX (UINT64_C(1) << 47)
 
 /* The kinds of tokens. */
@@ -101,8 +102,8 @@ struct xseg_export_fields {
     uint64_t segment;      /* unique in the exporter */
     uint64_t offset, size; /* in bytes; RUN: of the run in the segment; SEGMENT: offset of the
                               exported address, and end of the last page, in the segment */
-    uint64_t generation;   /* the latest of the pages */
-    uint32_t process;      /* ID of the exporter in its own namespace, for error messages */
+    uint64_t generation;   /* the latest generation of the pages */
+    uint32_t pid;          /* of the exporter, in its own namespace; for error messages */
     uint32_t kind;         /* RUN or SEGMENT */
 };
 
@@ -130,7 +131,7 @@ socklen_t xseg_export_address(uint64_t exporter, struct sockaddr_un *out);
 
 /* The descriptors that the thread polls: `stop`, the listening socket, connections of importers. */
 struct xseg_export_connections {
-    struct pollfd *wait;             /* [count] */
+    struct pollfd *pollfd;           /* [count] */
     struct xseg_export_token *token; /* [count]; unused for the first two */
     size_t count, capacity;
 };
@@ -147,8 +148,8 @@ struct xseg_export_server {
      */
     void (*fill_reply)(void *self, const struct xseg_export_token *token, uint64_t first,
                        struct xseg_export_reply *reply, int fd[XSEG_EXPORT_BATCH]);
-    /* Count an importer of a segment that connects, or that closes its connection.  Returns false if
-     * the export has ended.  Called by the thread, without a lock. */
+    /* Count an importer of a segment that connects, or that closes its connection.  Returns false
+     * if the export has ended.  Called by the thread, without a lock. */
     bool (*count_importer)(void *self, const struct xseg_export_token *token, bool connects);
     void *self;
 };
@@ -196,7 +197,7 @@ enum xseg_page_probe_result {
 /* The probe of a page property. */
 struct xseg_page_probe {
     enum xseg_page_probe_result result;
-    bool is_configured; /* the default pool is to have the property if it is supported */
+    bool is_configured; /* the configuration requires the property for the default pool */
     bool is_deferred;   /* memory was too low for the probe */
     char reason[160];   /* of the result UNSUPPORTED */
 };
@@ -224,8 +225,8 @@ void xseg_sharing_fini(struct xseg_sharing *sharing);
 /* Get the UUID of the device into `uuid`.  The device memory lock is held. */
 xseg_status xseg_sharing_get_uuid(struct xseg_device *device);
 
-/* Count the host memory of records.  The device memory lock is held. */
-void xseg_sharing_update_host_bytes(struct xseg_device *device, size_t more, size_t less);
+/* Count the host memory of records that were added or removed.  The device memory lock is held. */
+void xseg_sharing_update_host_bytes(struct xseg_device *device, size_t added, size_t removed);
 
 static inline uint64_t xseg_sharing_imported(const struct xseg_sharing *sharing)
 {

@@ -5,7 +5,7 @@
  *     1. Claim the granules.
  *     2. Get pages for those that are empty, and map them.
  *     3. Make the stream wait for the streams on which the other granules are pending unmap.
- *     4. Settle: all granules become allocated, or all of them return to their former state.
+ *     4. Settle: all granules become allocated, or all of them return to their previous state.
  *
  * Pages come from the range's prepared pages, the page cache and the driver, in this order.  Under
  * memory pressure the commit runs the table `steps`, which has the steps of the out-of-memory
@@ -46,54 +46,56 @@ struct commit {
     struct xseg_alloc_params params; /* for observers and the out-of-memory report */
     uint64_t missing;                /* bytes of granules that need pages */
     bool is_at_limit;                /* the range or its pool is at its own limit */
-    xseg_status denied;              /* of the last attempt to map the pages */
-    unsigned notifications;          /* how often observers were called */
+    xseg_status denied;              /* status of the last attempt to map the pages */
+    unsigned notifications;          /* number of calls of observers */
     bool was_freed; /* an observer has freed memory, so that the chain may run again */
 };
 
 /* --- Claiming. --- */
 
-static xseg_status check_use(const struct xseg_range_run *run)
+static xseg_status check_committable(const struct xseg_range_run *run)
 {
     const uint8_t *use = run->extent->elastic->use;
 
-    for (uint32_t at = run->first; at < run->first + run->count; at++)
-        if (use[at] != XSEG_ELASTIC_EMPTY && use[at] != XSEG_ELASTIC_UNMAPPING)
+    for (uint32_t granule = run->first; granule < run->first + run->count; granule++)
+        if (use[granule] != XSEG_ELASTIC_EMPTY && use[granule] != XSEG_ELASTIC_UNMAPPING)
             return xseg_range_fail_use(
-                run, at, "only unmapped granules and granules pending unmap can be committed");
+                run, granule, "only unmapped granules and granules pending unmap can be committed");
     return XSEG_OK;
 }
 
-/* The next run of granules at or after `from` that are pending unmap, or that are empty.  A claimed
- * granule that was pending unmap keeps its batch, so the batch number distinguishes the two. */
-static struct xseg_range_run next_part(const struct xseg_range_run *run, uint32_t from,
-                                       bool is_pending)
+/* Find the next granules of a run, from `start` on, that are all pending unmap or all empty.  A
+ * claimed granule that was pending unmap keeps its batch, so the batch ID distinguishes the two. */
+static struct xseg_range_run next_subrun(const struct xseg_range_run *run, uint32_t start,
+                                         bool is_pending)
 {
     const uint32_t *batch = run->extent->elastic->batch;
     const uint32_t end = run->first + run->count;
-    struct xseg_range_run part = {run->state, run->extent, from, 0};
+    struct xseg_range_run subrun = {run->state, run->extent, start, 0};
 
-    while (part.first < end && (batch[part.first] != 0) != is_pending)
-        part.first++;
-    while (part.first + part.count < end && (batch[part.first + part.count] != 0) == is_pending)
-        part.count++;
-    return part;
+    while (subrun.first < end && (batch[subrun.first] != 0) != is_pending)
+        subrun.first++;
+    while (subrun.first + subrun.count < end &&
+           (batch[subrun.first + subrun.count] != 0) == is_pending)
+        subrun.count++;
+    return subrun;
 }
 
-#define FOR_PARTS(part, run, is_pending)                                            \
-    for (struct xseg_range_run part = next_part((run), (run)->first, (is_pending)); \
-         (part).count != 0; (part) = next_part((run), (part).first + (part).count, (is_pending)))
+#define FOR_SUBRUNS(subrun, run, is_pending)                                            \
+    for (struct xseg_range_run subrun = next_subrun((run), (run)->first, (is_pending)); \
+         (subrun).count != 0;                                                           \
+         (subrun) = next_subrun((run), (subrun).first + (subrun).count, (is_pending)))
 
-/* Return claimed granules to their former state. */
+/* Return claimed granules to their previous state. */
 static void unclaim_granules(const struct commit *commit)
 {
-    FOR_PARTS(empty, &commit->run, false)
+    FOR_SUBRUNS(empty, &commit->run, false)
     {
         xseg_elastic_set_use(empty.extent, empty.first, empty.count, XSEG_ELASTIC_EMPTY);
     }
-    FOR_PARTS(part, &commit->run, true)
+    FOR_SUBRUNS(subrun, &commit->run, true)
     {
-        xseg_pending_unmap_resume(part.extent, part.first, part.count);
+        xseg_pending_unmap_resume(subrun.extent, subrun.first, subrun.count);
     }
 }
 
@@ -102,21 +104,23 @@ static void unclaim_granules(const struct commit *commit)
 static xseg_status check_limits(struct commit *commit)
 {
     const struct xseg_range_state *state = commit->run.state;
-    const uint64_t page = commit->run.extent->segment.page_bytes, own = state->elastic.charged;
+    const uint64_t page_bytes = commit->run.extent->segment.page_bytes,
+                   charged = state->elastic.charged;
     const struct xseg_page_filter filter = {.properties = commit->run.extent->segment.properties,
                                             .prepared_for = state};
-    const uint64_t idle = xseg_page_cache_usable_bytes(&commit->device->page_cache, page, &filter);
+    const uint64_t usable_bytes =
+        xseg_page_cache_usable_bytes(&commit->device->page_cache, page_bytes, &filter);
 
-    commit->is_at_limit = own > state->limit || commit->missing > state->limit - own;
+    commit->is_at_limit = charged > state->limit || commit->missing > state->limit - charged;
     if (commit->is_at_limit)
         return xseg_fail(XSEG_ERR_LIMIT,
                          "limit_bytes of the range rejects the request, %" PRIu64
                          " bytes requested, limit %" PRIu64 " bytes; %" PRIu64
                          " bytes used by the range, %" PRIu64 " of them pending unmap",
-                         commit->missing, state->limit, own,
+                         commit->missing, state->limit, charged,
                          state->elastic.pending_unmaps * commit->run.extent->segment.granule_bytes);
-    const xseg_status status =
-        xseg_growth_check(commit->arena->pool, commit->missing, xseg_min(commit->missing, idle));
+    const xseg_status status = xseg_growth_check(commit->arena->pool, commit->missing,
+                                                 xseg_min(commit->missing, usable_bytes));
     commit->is_at_limit = commit->arena->pool->is_at_limit;
     return status;
 }
@@ -125,16 +129,16 @@ static xseg_status check_limits(struct commit *commit)
 static void unmap_before(const struct commit *commit, uint32_t end)
 {
     struct xseg_segment *segment = &commit->run.extent->segment;
-    uint32_t done = 0;
+    uint32_t unmapped = 0;
 
-    FOR_PARTS(part, &commit->run, false)
+    FOR_SUBRUNS(subrun, &commit->run, false)
     {
-        if (part.first >= end)
+        if (subrun.first >= end)
             return;
-        (void)xseg_segment_unmap(segment, part.first, part.count, true, &done);
+        (void)xseg_segment_unmap(segment, subrun.first, subrun.count, true, &unmapped);
         /* If the driver fails to unmap a page, the state of the page is unknown. */
-        if (done < part.count)
-            xseg_segment_mark_unknown(segment, part.first + done, part.count - done);
+        if (unmapped < subrun.count)
+            xseg_segment_mark_unknown(segment, subrun.first + unmapped, subrun.count - unmapped);
     }
 }
 
@@ -145,14 +149,14 @@ static xseg_status map_empty(struct commit *commit)
     const struct xseg_page_source source = {.prepared_for = commit->run.state};
     char reason[256];
 
-    FOR_PARTS(part, &commit->run, false)
+    FOR_SUBRUNS(subrun, &commit->run, false)
     {
-        const xseg_status status = xseg_segment_map(segment, part.first, part.count, &source);
+        const xseg_status status = xseg_segment_map(segment, subrun.first, subrun.count, &source);
 
         if (status == XSEG_OK)
             continue;
         (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
-        unmap_before(commit, part.first);
+        unmap_before(commit, subrun.first);
         return xseg_fail(status, "%s", reason);
     }
     return XSEG_OK;
@@ -257,7 +261,7 @@ static xseg_status notify_observers(struct commit *commit) XSEG_UNCHECKED
 }
 
 /* Situations, one at a time.  AT_LIMIT: the range or its pool is at its own limit, so that memory
- * of others does not help. */
+ * of other ranges and pools does not help. */
 enum situation { NORMAL = 1, CAPTURE = 2, AT_LIMIT = 4, AT_LIMIT_CAPTURE = 8 };
 
 /* A step returns the status of its attempt.  The chain ends with a status other than memory
@@ -282,17 +286,17 @@ static const struct step steps[] = {
     {"release all", release_all_memory, NORMAL},
 };
 
-/* The index of the step that notifies observers.  The chain is repeated from there. */
-static size_t observer_step(void)
+/* Find the index of the step that notifies observers, from which the chain is repeated. */
+static size_t find_observer_step(void)
 {
-    size_t i = 0;
+    size_t index = 0;
 
-    while (steps[i].run != notify_observers)
-        i++;
-    return i;
+    while (steps[index].run != notify_observers)
+        index++;
+    return index;
 }
 
-static enum situation current_situation(const struct commit *commit)
+static enum situation get_situation(const struct commit *commit)
 {
     const bool captures = xseg_pending_captures(commit->device->pending);
 
@@ -301,13 +305,13 @@ static enum situation current_situation(const struct commit *commit)
     return captures ? CAPTURE : NORMAL;
 }
 
-/* Run the chain.  denied: why the pages could not be mapped */
+/* Run the chain.  denied: status of the attempt to map the pages that caused the run */
 static xseg_status run_chain(struct commit *commit, xseg_status denied)
 {
     commit->denied = denied;
     for (size_t next = 0;
          next < XSEG_COUNT_OF(steps) && xseg_oom_cause_is_memory_pressure(commit->denied);) {
-        const enum situation situation = current_situation(commit);
+        const enum situation situation = get_situation(commit);
 
         commit->device->is_memory_low = commit->device->is_memory_low || !commit->is_at_limit;
         if ((steps[next].situations & situation) != 0)
@@ -315,7 +319,7 @@ static xseg_status run_chain(struct commit *commit, xseg_status denied)
         next++;
         if (next == XSEG_COUNT_OF(steps) && commit->was_freed &&
             commit->notifications < XSEG_LOW_MEMORY_CALLS_MAX)
-            next = observer_step();
+            next = find_observer_step();
     }
     return commit->denied;
 }
@@ -346,64 +350,67 @@ static xseg_status get_pages(struct commit *commit)
 static xseg_status order_stream(const struct commit *commit)
 {
     const uint32_t *batch = commit->run.extent->elastic->batch;
-    uint32_t last = 0;
+    uint32_t previous_batch = 0;
 
-    FOR_PARTS(part, &commit->run, true)
+    FOR_SUBRUNS(subrun, &commit->run, true)
     {
-        for (uint32_t at = part.first; at < part.first + part.count; at++) {
+        for (uint32_t granule = subrun.first; granule < subrun.first + subrun.count; granule++) {
             const xseg_status status =
-                batch[at] == last ? XSEG_OK
-                                  : xseg_pending_unmap_order(part.extent, at, commit->stream);
+                batch[granule] == previous_batch
+                    ? XSEG_OK
+                    : xseg_pending_unmap_order(subrun.extent, granule, commit->stream);
 
             if (status != XSEG_OK)
                 return status;
-            last = batch[at];
+            previous_batch = batch[granule];
         }
     }
     return XSEG_OK;
 }
 
-static void count_mapped(const struct commit *commit, const struct xseg_range_run *part)
+static void count_mapped(const struct commit *commit, const struct xseg_range_run *subrun)
 {
-    struct xseg_elastic *elastic = part->extent->elastic;
+    struct xseg_elastic *elastic = subrun->extent->elastic;
     struct xseg_arena *arena = commit->arena;
-    const uint64_t bytes = xseg_range_bytes(part);
+    const uint64_t bytes = xseg_range_bytes(subrun);
 
     xseg_biased_lock_lock(&arena->lock);
     xseg_elastic_set_bytes(elastic, elastic->charged + bytes, elastic->committing,
                            &commit->device->unused_quota);
-    elastic->allocated += part->count;
+    elastic->allocated += subrun->count;
     xseg_counts_increase(&arena->counts, XSEG_COUNT_RESERVED_BYTES, bytes);
     xseg_counts_alloc_bytes(&arena->counts, bytes);
     if (xseg_recorder_is_enabled(arena))
-        xseg_recorder_segment(part->extent, XSEG_HISTORY_SEGMENT_MAP, xseg_range_base(part), bytes);
+        xseg_recorder_segment(subrun->extent, XSEG_HISTORY_SEGMENT_MAP, xseg_range_base(subrun),
+                              bytes);
     xseg_biased_lock_unlock(&arena->lock);
     xseg_pool_record_growth(arena, bytes);
 }
 
-/* Make all granules allocated.  Observers are notified of new memory while it is still claimed.  The
- * memory is counted before that, because the device memory lock is released while observers run. */
+/* Make all granules allocated.  Observers are notified of new memory while it is still claimed.
+ * The memory is counted before that, because the device memory lock is released while observers
+ * run. */
 static void settle_commit(const struct commit *commit)
 {
     const struct xseg_range_run *run = &commit->run;
 
-    FOR_PARTS(part, run, false)
+    FOR_SUBRUNS(subrun, run, false)
     {
-        count_mapped(commit, &part);
+        count_mapped(commit, &subrun);
     }
     if (xseg_notify_is_enabled(commit->device))
-        FOR_PARTS(part, run, false)
+        FOR_SUBRUNS(subrun, run, false)
         {
-            xseg_notify_map(part.extent, xseg_range_base(&part), xseg_range_bytes(&part));
+            xseg_notify_map(subrun.extent, xseg_range_base(&subrun), xseg_range_bytes(&subrun));
         }
-    /* FOR_PARTS cannot be used here: a recommit clears the batch numbers. */
-    for (uint32_t at = run->first, end = run->first + run->count; at < end;) {
-        const struct xseg_range_run part = next_part(run, at, true);
+    /* FOR_SUBRUNS cannot be used, because a recommit clears the batch IDs. */
+    for (uint32_t granule = run->first, end = run->first + run->count; granule < end;) {
+        const struct xseg_range_run subrun = next_subrun(run, granule, true);
 
-        if (part.count == 0)
+        if (subrun.count == 0)
             break;
-        xseg_range_recommit_run(&part);
-        at = part.first + part.count;
+        xseg_range_recommit_run(&subrun);
+        granule = subrun.first + subrun.count;
     }
     xseg_elastic_set_use(run->extent, run->first, run->count, XSEG_ELASTIC_ALLOCATED);
 }
@@ -413,9 +420,9 @@ static void settle_commit(const struct commit *commit)
 static void set_alloc_params(struct commit *commit)
 {
     commit->missing = 0;
-    FOR_PARTS(part, &commit->run, false)
+    FOR_SUBRUNS(subrun, &commit->run, false)
     {
-        commit->missing += xseg_range_bytes(&part);
+        commit->missing += xseg_range_bytes(&subrun);
     }
     commit->params = (struct xseg_alloc_params){
         .config = commit->config,
@@ -439,8 +446,9 @@ static xseg_status unmap_unknown_aliases(const struct commit *commit)
                              ? XSEG_OK
                              : xseg_segment_retry_unknown(segment, first, commit->run.count);
 
-    for (uint32_t at = first; status != XSEG_OK && at < end; at++)
-        if (segment->state[at] == XSEG_PAGE_UNKNOWN && xseg_alias_record(segment, at) != NULL)
+    for (uint32_t granule = first; status != XSEG_OK && granule < end; granule++)
+        if (segment->state[granule] == XSEG_PAGE_UNKNOWN &&
+            xseg_alias_record(segment, granule) != NULL)
             return status;
     return XSEG_OK;
 }
@@ -485,7 +493,7 @@ static xseg_status begin_commit(struct commit *commit, struct xseg_range *range,
     if (status == XSEG_OK)
         status = xseg_pool_check_running(commit->run.state->pool);
     if (status == XSEG_OK)
-        status = check_use(&commit->run);
+        status = check_committable(&commit->run);
     if (status == XSEG_OK && !xseg_range_add_stream(commit->run.state, commit->stream))
         status = xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, streams of a range");
     if (status == XSEG_OK)
@@ -493,19 +501,21 @@ static xseg_status begin_commit(struct commit *commit, struct xseg_range *range,
     return status;
 }
 
-/* The first granule of a run at or after `from` that is pending unmap and whose page has other
- * mappings; the end of the run if there is none. */
-static uint32_t next_aliased_pending(const struct xseg_range_run *run, uint32_t from)
+/* Find the first granule of a run, from `granule` on, that is pending unmap and whose page has
+ * other mappings; the end of the run if there is none. */
+static uint32_t next_aliased_pending(const struct xseg_range_run *run, uint32_t granule)
 {
     const uint32_t *batch = run->extent->elastic->batch, end = run->first + run->count;
 
-    while (from < end && (batch[from] == 0 || !xseg_alias_exists(&run->extent->segment, from)))
-        from++;
-    return from;
+    while (granule < end &&
+           (batch[granule] == 0 || !xseg_alias_exists(&run->extent->segment, granule)))
+        granule++;
+    return granule;
 }
 
-/* Unmap the granules of a run that are pending unmap and whose pages are aliased, after a wait for
- * their streams; no effect in a capture.  Observers run at the end and may release the range. */
+/* Wait for the streams of the granules of a run that are pending unmap and whose pages are aliased,
+ * and unmap these granules.  Does nothing during a capture.  Observers run at the end and may
+ * release the range. */
 static xseg_status unmap_pending_aliases(const struct xseg_range_run *run)
 {
     struct xseg_device *device = xseg_device_of(run->extent);
@@ -514,8 +524,9 @@ static xseg_status unmap_pending_aliases(const struct xseg_range_run *run)
     if (xseg_pending_captures(device->pending))
         return XSEG_OK;
     xseg_pending_unmap_query(device);
-    for (uint32_t at = run->first; (at = next_aliased_pending(run, at)) < end; at++) {
-        const xseg_status status = xseg_pending_unmap_wait_for(run->extent, at);
+    for (uint32_t granule = run->first; (granule = next_aliased_pending(run, granule)) < end;
+         granule++) {
+        const xseg_status status = xseg_pending_unmap_wait_for(run->extent, granule);
 
         if (status != XSEG_OK)
             return status;
@@ -539,14 +550,14 @@ static xseg_status begin_commit_unaliased(struct commit *commit, struct xseg_ran
         status = begin_commit(commit, range, offset, bytes);
     if (status != XSEG_OK)
         return status;
-    const uint32_t at = next_aliased_pending(run, run->first);
-    if (at == run->first + run->count)
+    const uint32_t granule = next_aliased_pending(run, run->first);
+    if (granule == run->first + run->count)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_BUSY,
                      "granule is pending unmap and its page is aliased, offset %" PRIu64
                      "; commit the granule after the capture, when it is not held, pinned or "
                      "exported",
-                     at * run->extent->segment.granule_bytes);
+                     granule * run->extent->segment.granule_bytes);
 }
 
 /* Write the error message of an out-of-memory failure, and count the failure. */
@@ -588,25 +599,28 @@ xseg_status xseg_ranges_commit(struct xseg_range *range, uint64_t offset, uint64
 
 /* --- Prepared pages. --- */
 
-/* Create one page, unless the range has prepared pages of the size.  The device memory lock is
- * held.  done: set if the range has them */
-static xseg_status create_prepared_page(struct xseg_range_state *state, uint64_t bytes, bool *done)
+/* Create one page, unless the range has prepared pages of `bytes` in total.  The device memory lock
+ * is held.  is_complete: set to whether the range has `bytes` of prepared pages */
+static xseg_status create_prepared_page(struct xseg_range_state *state, uint64_t bytes,
+                                        bool *is_complete)
 {
     struct xseg_device *device = state->range->device;
     struct xseg_elastic *elastic = &state->elastic;
     const struct xseg_segment *segment = &state->extent->segment;
-    const uint64_t page = segment->page_bytes;
-    const struct xseg_page_kind kind = {page, segment->properties, state};
-    const uint64_t has = xseg_page_cache_kind_bytes(&device->page_cache, kind);
+    const uint64_t page_bytes = segment->page_bytes;
+    const struct xseg_page_kind kind = {page_bytes, segment->properties, state};
+    const uint64_t prepared_bytes = xseg_page_cache_kind_bytes(&device->page_cache, kind);
 
-    *done = has >= bytes;
-    if (*done)
+    *is_complete = prepared_bytes >= bytes;
+    if (*is_complete)
         return XSEG_OK;
     /* The prepared pages count against the quota during the check. */
-    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing + has + page,
+    xseg_elastic_set_bytes(elastic, elastic->charged,
+                           elastic->committing + prepared_bytes + page_bytes,
                            &device->unused_quota);
-    xseg_status status = xseg_growth_check(state->pool, page, 0);
-    xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing - has - page,
+    xseg_status status = xseg_growth_check(state->pool, page_bytes, 0);
+    xseg_elastic_set_bytes(elastic, elastic->charged,
+                           elastic->committing - prepared_bytes - page_bytes,
                            &device->unused_quota);
     if (status == XSEG_OK)
         status = xseg_page_cache_create(&device->page_cache, kind);
@@ -617,10 +631,10 @@ xseg_status xseg_ranges_prepare(struct xseg_range *range, uint64_t bytes)
 {
     struct xseg_device *device = range->device;
     struct xseg_range_run run;
-    bool done = false;
+    bool is_complete = false;
     xseg_status status = XSEG_OK;
 
-    while (status == XSEG_OK && !done) {
+    while (status == XSEG_OK && !is_complete) {
         xseg_mutex_lock(&device->memory_lock);
         status = xseg_range_find_run(range, 0, 0, &run);
         if (status == XSEG_OK && xseg_context_is_lost(&device->context))
@@ -631,7 +645,7 @@ xseg_status xseg_ranges_prepare(struct xseg_range *range, uint64_t bytes)
                                " bytes",
                                bytes, run.extent->segment.bytes);
         if (status == XSEG_OK)
-            status = create_prepared_page(run.state, bytes, &done);
+            status = create_prepared_page(run.state, bytes, &is_complete);
         xseg_mutex_unlock(&device->memory_lock);
     }
     return status;
@@ -673,8 +687,8 @@ static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
 {
     struct xseg_device *device = range->device;
     struct xseg_elastic *elastic = &range->state->elastic;
-    const uint64_t before = elastic->quota;
-    bool is_within = bytes <= before;
+    const uint64_t old_quota = elastic->quota;
+    bool is_within = bytes <= old_quota;
 
     elastic->quota = bytes;
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->unused_quota);
@@ -689,7 +703,7 @@ static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
     }
     if (is_within)
         return XSEG_OK;
-    elastic->quota = before;
+    elastic->quota = old_quota;
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->unused_quota);
     return status == XSEG_OK ? fail_quota(device, bytes) : status;
 }

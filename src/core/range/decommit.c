@@ -3,8 +3,9 @@
  * State changes of granules that create no page: decommit, recommit, hold, unhold and alias.
  *
  * A decommit records an event on its stream and unmaps nothing (pending_unmap.h).  A hold keeps the
- * page of a granule over a decommit, for a graph that was captured with it.  The unhold names the
- * stream of the graph's last launch, and the granule gets a further batch on that stream.
+ * page of a granule mapped after a decommit, for a graph that was captured with the granule.  The
+ * unhold names the stream of the graph's last launch, and the granule gets a further batch on that
+ * stream.
  *
  * Locking: the public calls lock the device memory; the helpers expect it locked.
  */
@@ -21,29 +22,30 @@
 
 /* --- Decommit and recommit. --- */
 
-/* Count the live granules of a run as not live.  Returns the bytes of the pages that no live
- * granule maps any longer. */
-static uint64_t count_granules_unused(const struct xseg_range_run *run)
+/* Decrease the counts of committed mappings for the pages of a run.  Returns the bytes of the pages
+ * that no committed granule maps any longer. */
+static uint64_t count_decommitted(const struct xseg_range_run *run)
 {
     const struct xseg_segment *segment = &run->extent->segment;
     uint64_t pages = 0;
 
-    for (uint32_t at = run->first; at < run->first + run->count; at++) {
-        struct xseg_alias_record *page = xseg_alias_record(segment, at);
+    for (uint32_t granule = run->first; granule < run->first + run->count; granule++) {
+        struct xseg_alias_record *record = xseg_alias_record(segment, granule);
 
-        pages += page == NULL || --page->count.committed == 0;
+        pages += record == NULL || --record->count.committed == 0;
     }
     return pages * segment->granule_bytes;
 }
 
-static void count_granules_live(const struct xseg_range_run *run)
+static void count_recommitted(const struct xseg_range_run *run)
 {
-    for (uint32_t at = run->first; at < run->first + run->count; at++) {
-        struct xseg_alias_record *page = xseg_alias_record(&run->extent->segment, at);
+    for (uint32_t granule = run->first; granule < run->first + run->count; granule++) {
+        struct xseg_alias_record *record = xseg_alias_record(&run->extent->segment, granule);
 
-        XSEG_ASSERT(page == NULL || (page->count.committed == 0 && page->count.mappings == 1));
-        if (page != NULL)
-            page->count.committed = 1;
+        XSEG_ASSERT(record == NULL ||
+                    (record->count.committed == 0 && record->count.mappings == 1));
+        if (record != NULL)
+            record->count.committed = 1;
     }
 }
 
@@ -53,13 +55,13 @@ void xseg_range_settle_decommit(const struct xseg_range_run *run)
     struct xseg_arena *arena = run->extent->arena;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    const uint64_t unused = count_granules_unused(run);
+    const uint64_t pending_bytes = count_decommitted(run);
     xseg_biased_lock_lock(&arena->lock);
     memset(&elastic->use[run->first], XSEG_ELASTIC_UNMAPPING, run->count);
     elastic->allocated -= run->count;
     elastic->pending_unmaps += run->count;
-    if (unused != 0)
-        xseg_counts_mark_pending(&arena->counts, 0, unused);
+    if (pending_bytes != 0)
+        xseg_counts_mark_pending(&arena->counts, 0, pending_bytes);
     xseg_biased_lock_unlock(&arena->lock);
 }
 
@@ -70,7 +72,7 @@ void xseg_range_recommit_run(const struct xseg_range_run *run)
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_pending_unmap_remove(run->extent, run->first, run->count);
-    count_granules_live(run);
+    count_recommitted(run);
     xseg_biased_lock_lock(&arena->lock);
     elastic->pending_unmaps -= run->count;
     elastic->allocated += run->count;
@@ -82,12 +84,12 @@ void xseg_range_recommit_run(const struct xseg_range_run *run)
 static xseg_status decommit_run(const struct xseg_range_run *run, struct xseg_known_stream *stream)
 {
     xseg_status status = xseg_pool_check_running(run->state->pool);
-    uint32_t at = 0;
+    uint32_t granule = 0;
 
     if (status != XSEG_OK || run->count == 0)
         return status;
-    if (!xseg_range_all_are(run, XSEG_ELASTIC_ALLOCATED, &at))
-        return xseg_range_fail_use(run, at, "only committed granules can be decommitted");
+    if (!xseg_range_all_have_use(run, XSEG_ELASTIC_ALLOCATED, &granule))
+        return xseg_range_fail_use(run, granule, "only committed granules can be decommitted");
     status = xseg_pending_unmap_begin(run->extent, run->first, run->count, stream);
     if (status == XSEG_OK)
         xseg_range_settle_decommit(run);
@@ -134,34 +136,36 @@ xseg_status xseg_ranges_hold(struct xseg_range *range, uint64_t offset, uint64_t
     xseg_status status = xseg_range_find_run(range, offset, bytes, &run);
     if (status == XSEG_OK)
         status = xseg_range_check_claims(&run);
-    for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)
-        if (run.state->elastic.holds[at] == UINT32_MAX)
+    for (uint32_t granule = run.first; status == XSEG_OK && granule < run.first + run.count;
+         granule++)
+        if (run.state->elastic.holds[granule] == UINT32_MAX)
             status = xseg_fail(XSEG_ERR_BUSY,
                                "hold count of a granule is at its maximum, "
                                "%" PRIu32 "; release a hold with xseg_range_unhold()",
                                UINT32_MAX);
-    for (uint32_t at = run.first; status == XSEG_OK && at < run.first + run.count; at++)
-        run.state->elastic.holds[at]++;
+    for (uint32_t granule = run.first; status == XSEG_OK && granule < run.first + run.count;
+         granule++)
+        run.state->elastic.holds[granule]++;
     xseg_mutex_unlock(&device->memory_lock);
     return status;
 }
 
-/* Give each granule that is pending unmap and whose last hold is released a batch on a stream.  If
- * this fails, all holds remain. */
+/* Assign a batch on a stream to each granule that is pending unmap and whose last hold is released.
+ * After a failure all holds remain. */
 static xseg_status add_unhold_batches(const struct xseg_range_run *run,
                                       struct xseg_known_stream *stream)
 {
     const struct xseg_elastic *elastic = run->extent->elastic;
     const uint32_t end = run->first + run->count;
 
-    for (uint32_t first = run->first, at; first < end; first = at + 1) {
+    for (uint32_t first = run->first, granule; first < end; first = granule + 1) {
         xseg_status status = XSEG_OK;
 
-        for (at = first; status == XSEG_OK && at < end && elastic->holds[at] == 1 &&
-                         elastic->use[at] == XSEG_ELASTIC_UNMAPPING;)
-            status = xseg_pending_unmap_order(run->extent, at++, stream);
-        if (status == XSEG_OK && at != first)
-            status = xseg_pending_unmap_reassign(run->extent, first, at - first, stream);
+        for (granule = first; status == XSEG_OK && granule < end && elastic->holds[granule] == 1 &&
+                              elastic->use[granule] == XSEG_ELASTIC_UNMAPPING;)
+            status = xseg_pending_unmap_order(run->extent, granule++, stream);
+        if (status == XSEG_OK && granule != first)
+            status = xseg_pending_unmap_reassign(run->extent, first, granule - first, stream);
         if (status != XSEG_OK)
             return status;
     }
@@ -175,17 +179,17 @@ static xseg_status unhold_run(const struct xseg_range_run *run, struct xseg_know
 
     if (status != XSEG_OK)
         return status;
-    for (uint32_t at = run->first; at < run->first + run->count; at++)
-        if (holds[at] == 0)
+    for (uint32_t granule = run->first; granule < run->first + run->count; granule++)
+        if (holds[granule] == 0)
             return xseg_fail(XSEG_ERR_ARGUMENT,
                              "granule is not held, offset %" PRIu64
                              "; match each call to one xseg_range_hold()",
-                             at * run->extent->segment.granule_bytes);
+                             granule * run->extent->segment.granule_bytes);
     status = add_unhold_batches(run, stream);
     if (status != XSEG_OK)
         return status;
-    for (uint32_t at = run->first; at < run->first + run->count; at++)
-        holds[at]--;
+    for (uint32_t granule = run->first; granule < run->first + run->count; granule++)
+        holds[granule]--;
     xseg_pending_unmap_requeue(run->extent, run->first, run->count);
     return XSEG_OK;
 }
@@ -201,7 +205,7 @@ xseg_status xseg_ranges_unhold(struct xseg_range *range, uint64_t offset, uint64
 static xseg_status check_alias(const struct xseg_range_run *to, const struct xseg_range_run *from)
 {
     const struct xseg_segment *target = &to->extent->segment, *source = &from->extent->segment;
-    uint32_t at = 0;
+    uint32_t granule = 0;
 
     if (target->page_bytes != source->page_bytes)
         return xseg_fail(XSEG_ERR_ARGUMENT,
@@ -213,18 +217,18 @@ static xseg_status check_alias(const struct xseg_range_run *to, const struct xse
                          "ranges belong to different pools, %s and %s; "
                          "reserve both with one pool",
                          xseg_pool_label(to->state->pool), xseg_pool_label(from->state->pool));
-    if (!xseg_range_all_are(from, XSEG_ELASTIC_ALLOCATED, &at))
-        return xseg_range_fail_use(from, at, "only committed granules can be aliased");
-    return xseg_range_all_are(to, XSEG_ELASTIC_EMPTY, &at)
+    if (!xseg_range_all_have_use(from, XSEG_ELASTIC_ALLOCATED, &granule))
+        return xseg_range_fail_use(from, granule, "only committed granules can be aliased");
+    return xseg_range_all_have_use(to, XSEG_ELASTIC_EMPTY, &granule)
                ? XSEG_OK
-               : xseg_range_fail_use(to, at, "only unmapped granules can map aliased pages");
+               : xseg_range_fail_use(to, granule, "only unmapped granules can map aliased pages");
 }
 
 static xseg_status map_aliases(const struct xseg_range_run *to, const struct xseg_range_run *from)
 {
     struct xseg_arena *arena = to->extent->arena;
     struct xseg_segment *segment = &to->extent->segment;
-    /* A page in unknown state may still be mapped: unmap it first. */
+    /* A page in unknown state may still be mapped, so unmap it first. */
     xseg_status status = xseg_segment_retry_unknown(segment, to->first, to->count);
 
     if (status == XSEG_OK)

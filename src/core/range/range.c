@@ -14,7 +14,7 @@
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/reclaim.h"
 
-#define DEFAULT_PAGE (2 * XSEG_MIB)
+#define DEFAULT_PAGE_BYTES (2 * XSEG_MIB)
 
 _Static_assert(XSEG_SEGMENT_TABLES_BYTES + XSEG_ELASTIC_BYTES <= 40,
                "host memory of a granule, of which a range may have 16 million");
@@ -58,31 +58,31 @@ uint64_t xseg_ranges_host_bytes(const struct xseg_extent *extent)
 
 /* --- Reserving. --- */
 
-static xseg_status check_size(const struct xseg_device *device, uint64_t bytes, uint64_t page)
+static xseg_status check_size(const struct xseg_device *device, uint64_t bytes, uint64_t page_bytes)
 {
-    const uint64_t used = atomic_load_explicit(&device->addresses, memory_order_relaxed);
+    const uint64_t reserved = atomic_load_explicit(&device->addresses, memory_order_relaxed);
 
-    if (page % device->context.granularity != 0)
+    if (page_bytes % device->context.granularity != 0)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "page_bytes is not a multiple of the granularity of device %d, %" PRIu64
                          " bytes; use multiples of %" PRIu64 " bytes",
-                         device->context.ordinal, page, device->context.granularity);
-    if (bytes == 0 || bytes % page != 0)
+                         device->context.ordinal, page_bytes, device->context.granularity);
+    if (bytes == 0 || bytes % page_bytes != 0)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "size is not a multiple of the page size, %" PRIu64
                          " bytes; use multiples of %" PRIu64 " bytes",
-                         bytes, page);
+                         bytes, page_bytes);
     if (bytes > XSEG_GROWTH_ADDRESSES)
         return xseg_fail(XSEG_ERR_NO_ADDRESSES,
                          "size exceeds the virtual addresses of a device, %" PRIu64
                          " bytes; reserve at most %" PRIu64 " bytes (%" PRIu64 " TiB)",
                          bytes, XSEG_GROWTH_ADDRESSES, XSEG_GROWTH_ADDRESSES >> 40);
-    if (used > XSEG_GROWTH_ADDRESSES - bytes)
+    if (reserved > XSEG_GROWTH_ADDRESSES - bytes)
         return xseg_fail(XSEG_ERR_NO_ADDRESSES,
                          "out of virtual addresses on device %d, %" PRIu64
                          " bytes requested; %" PRIu64 " of %" PRIu64 " bytes (%" PRIu64
                          " TiB) reserved, release other ranges or reserve a smaller one",
-                         device->context.ordinal, bytes, used, XSEG_GROWTH_ADDRESSES,
+                         device->context.ordinal, bytes, reserved, XSEG_GROWTH_ADDRESSES,
                          XSEG_GROWTH_ADDRESSES >> 40);
     return XSEG_OK;
 }
@@ -116,16 +116,16 @@ static xseg_status get_range_arena(struct xseg_pool *pool, struct xseg_arena **o
 }
 
 static xseg_status reserve_addresses(struct xseg_range_state *state, struct xseg_arena *arena,
-                                     uint64_t bytes, uint64_t page)
+                                     uint64_t bytes, uint64_t page_bytes)
 {
     const struct xseg_segment_reservation reservation = {
         .bytes = bytes,
-        .page_bytes = page,
-        .granule_bytes = page,
+        .page_bytes = page_bytes,
+        .granule_bytes = page_bytes,
         .tail_bytes = xseg_round_up(bytes, XSEG_SEGMENT_ALIGNMENT) - bytes,
         .alignment = XSEG_SEGMENT_ALIGNMENT,
     };
-    xseg_status status = check_size(arena->device, bytes, page);
+    xseg_status status = check_size(arena->device, bytes, page_bytes);
 
     if (status == XSEG_OK && xseg_context_is_lost(&arena->device->context))
         status = xseg_driver_fail_lost(&arena->device->context);
@@ -152,17 +152,17 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
                                 const struct xseg_range_options *options, struct xseg_range **out)
 {
     struct xseg_device *device = pool->device;
-    const uint64_t page = options->page_bytes == 0 ? DEFAULT_PAGE : options->page_bytes;
+    const uint64_t page_bytes = options->page_bytes == 0 ? DEFAULT_PAGE_BYTES : options->page_bytes;
     struct xseg_arena *arena = NULL;
     xseg_status status = check_pool(pool);
 
     if (status == XSEG_OK)
-        status = check_size(device, bytes, page);
+        status = check_size(device, bytes, page_bytes);
     if (status == XSEG_OK)
         status = get_range_arena(pool, &arena);
     if (status != XSEG_OK)
         return status;
-    const uint32_t granules = (uint32_t)(bytes / page);
+    const uint32_t granules = (uint32_t)(bytes / page_bytes);
     struct xseg_range *range = calloc(1, sizeof(*range));
     struct xseg_range_state *state = create_state(granules);
     if (range == NULL || state == NULL) {
@@ -175,7 +175,7 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
     state->range = range;
     state->limit = options->limit_bytes == 0 ? UINT64_MAX : options->limit_bytes;
     xseg_mutex_lock(&device->memory_lock);
-    status = reserve_addresses(state, arena, bytes, page);
+    status = reserve_addresses(state, arena, bytes, page_bytes);
     if (status == XSEG_OK) {
         range->device = device;
         range->state = state;
@@ -203,31 +203,31 @@ static uint64_t load_stream_id(const struct xseg_known_stream *stream)
     return atomic_load_explicit(&stream->id, memory_order_acquire);
 }
 
-static bool is_current(const struct xseg_range_stream *entry)
+static bool is_stream_current(const struct xseg_range_stream *entry)
 {
     return load_stream_id(entry->stream) == entry->id;
 }
 
 static void remove_stale_streams(struct xseg_range_state *state)
 {
-    size_t left = 0;
+    size_t count = 0;
 
     for (size_t i = 0; i < state->stream_count; i++)
-        if (is_current(&state->stream[i]))
-            state->stream[left++] = state->stream[i];
-    state->stream_count = left;
+        if (is_stream_current(&state->stream[i]))
+            state->stream[count++] = state->stream[i];
+    state->stream_count = count;
 }
 
 /* Returns false on host allocation failure. */
 static bool reserve_stream_entry(struct xseg_range_state *state)
 {
-    const size_t before = atomic_load_explicit(&state->stream_capacity, memory_order_relaxed);
+    const size_t old_capacity = atomic_load_explicit(&state->stream_capacity, memory_order_relaxed);
 
-    if (state->stream_count == before)
+    if (state->stream_count == old_capacity)
         remove_stale_streams(state);
-    if (state->stream_count < before)
+    if (state->stream_count < old_capacity)
         return true;
-    const size_t capacity = before == 0 ? 4 : 2 * before;
+    const size_t capacity = old_capacity == 0 ? 4 : 2 * old_capacity;
     struct xseg_range_stream *stream = realloc(state->stream, capacity * sizeof(*stream));
 
     if (stream == NULL)
@@ -241,7 +241,7 @@ bool xseg_range_add_stream(struct xseg_range_state *state, struct xseg_known_str
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (size_t i = state->stream_count; i-- > 0;)
-        if (state->stream[i].stream == stream && is_current(&state->stream[i]))
+        if (state->stream[i].stream == stream && is_stream_current(&state->stream[i]))
             return true;
     if (!reserve_stream_entry(state))
         return false;
@@ -254,7 +254,7 @@ void xseg_range_mark_streams(const struct xseg_range_state *state)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     for (size_t i = 0; i < state->stream_count; i++)
-        if (is_current(&state->stream[i]))
+        if (is_stream_current(&state->stream[i]))
             state->stream[i].stream->is_queried = true;
 }
 
@@ -274,19 +274,19 @@ xseg_status xseg_range_find_run(struct xseg_range *range, uint64_t offset, uint6
     if (status != XSEG_OK)
         return status;
     const struct xseg_segment *segment = &range->state->extent->segment;
-    const uint64_t page = segment->granule_bytes;
-    if (offset % page != 0 || bytes % page != 0)
+    const uint64_t page_bytes = segment->granule_bytes;
+    if (offset % page_bytes != 0 || bytes % page_bytes != 0)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "size or offset is not a multiple of the page size, %" PRIu64
                          " bytes at offset %" PRIu64 "; the page size is %" PRIu64 " bytes",
-                         bytes, offset, page);
+                         bytes, offset, page_bytes);
     if (offset > segment->bytes || bytes > segment->bytes - offset)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "size exceeds the range, %" PRIu64 " bytes at offset %" PRIu64
                          "; the range has %" PRIu64 " bytes",
                          bytes, offset, segment->bytes);
-    *out = (struct xseg_range_run){range->state, range->state->extent, (uint32_t)(offset / page),
-                                   (uint32_t)(bytes / page)};
+    *out = (struct xseg_range_run){range->state, range->state->extent,
+                                   (uint32_t)(offset / page_bytes), (uint32_t)(bytes / page_bytes)};
     return XSEG_OK;
 }
 
@@ -309,13 +309,13 @@ xseg_status xseg_range_fail_use(const struct xseg_range_run *run, uint32_t granu
                      use == XSEG_ELASTIC_CLAIMED ? "retry after that call has returned" : advice);
 }
 
-bool xseg_range_all_are(const struct xseg_range_run *run, enum xseg_elastic_use use,
-                        uint32_t *first)
+bool xseg_range_all_have_use(const struct xseg_range_run *run, enum xseg_elastic_use use,
+                             uint32_t *first)
 {
-    const uint8_t *uses = run->extent->elastic->use;
+    const uint8_t *granule_use = run->extent->elastic->use;
 
     for (*first = run->first; *first < run->first + run->count; ++*first)
-        if (uses[*first] != use)
+        if (granule_use[*first] != use)
             return false;
     return true;
 }
@@ -324,9 +324,9 @@ xseg_status xseg_range_check_claims(const struct xseg_range_run *run)
 {
     const uint8_t *use = run->extent->elastic->use;
 
-    for (uint32_t at = run->first; at < run->first + run->count; at++)
-        if (use[at] == XSEG_ELASTIC_CLAIMED)
-            return xseg_range_fail_use(run, at, "");
+    for (uint32_t granule = run->first; granule < run->first + run->count; granule++)
+        if (use[granule] == XSEG_ELASTIC_CLAIMED)
+            return xseg_range_fail_use(run, granule, "");
     return XSEG_OK;
 }
 
@@ -372,8 +372,8 @@ static bool has_references(const struct xseg_range_state *state)
 {
     const uint32_t *holds = state->elastic.holds;
 
-    for (uint32_t at = 0; at < state->extent->segment.granules; at++)
-        if (holds[at] != 0)
+    for (uint32_t granule = 0; granule < state->extent->segment.granules; granule++)
+        if (holds[granule] != 0)
             return true;
     return xseg_segment_has_retained(&state->extent->segment);
 }
@@ -390,12 +390,12 @@ static xseg_status check_release(const struct xseg_range_state *state)
 {
     const struct xseg_device *device = state->range->device;
     const struct xseg_elastic *elastic = &state->elastic;
-    const uint64_t page = state->extent->segment.granule_bytes;
+    const uint64_t page_bytes = state->extent->segment.granule_bytes;
 
     if (elastic->allocated != 0)
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory of the range is committed, %" PRIu64 " bytes; decommit it first",
-                         elastic->allocated * page);
+                         elastic->allocated * page_bytes);
     if (has_references(state))
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory of the range is held, pinned or exported; unhold, unpin and close "
@@ -407,7 +407,7 @@ static xseg_status check_release(const struct xseg_range_state *state)
         return xseg_fail(XSEG_ERR_BUSY,
                          "memory of the range is pending unmap during a capture, %" PRIu64
                          " bytes on device %d; release the range after the capture",
-                         elastic->pending_unmaps * page, device->context.ordinal);
+                         elastic->pending_unmaps * page_bytes, device->context.ordinal);
     return has_claims(state)
                ? xseg_fail(XSEG_ERR_BUSY,
                            "range is claimed by another call; retry after that call has returned")
@@ -423,8 +423,8 @@ static void release_prepared_pages(struct xseg_range_state *state)
         ;
 }
 
-/* Destroy a range without memory.  The device memory lock is held.  The caller releases the pool
- * after it has unlocked the device memory lock. */
+/* Destroy a range without mapped memory.  The device memory lock is held.  The caller releases the
+ * pool after it has unlocked the device memory lock. */
 static void destroy_range(struct xseg_range_state *state)
 {
     struct xseg_device *device = state->range->device;

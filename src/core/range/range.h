@@ -94,7 +94,7 @@ xseg_status xseg_ranges_reserve(struct xseg_pool *pool, uint64_t bytes,
 xseg_status xseg_ranges_release(struct xseg_range *range);
 xseg_status xseg_ranges_query(struct xseg_range *range, struct xseg_range_info *out);
 
-/* An out-of-memory failure of a commit, for the report that the caller writes. */
+/* An out-of-memory failure of a commit, from which the caller writes the report. */
 struct xseg_range_oom {
     struct xseg_arena *arena; /* NULL: the commit did not run out of memory */
     struct xseg_alloc_params params;
@@ -153,9 +153,9 @@ xseg_status xseg_range_find_run(struct xseg_range *range, uint64_t offset, uint6
 xseg_status xseg_range_fail_use(const struct xseg_range_run *run, uint32_t granule,
                                 const char *advice);
 
-/* Whether all granules of a run are in one state.  first: set to the first one that is not */
-bool xseg_range_all_are(const struct xseg_range_run *run, enum xseg_elastic_use use,
-                        uint32_t *first);
+/* Whether all granules of a run are in one state.  first: set to the first granule that is not */
+bool xseg_range_all_have_use(const struct xseg_range_run *run, enum xseg_elastic_use use,
+                             uint32_t *first);
 
 /* Fail with XSEG_ERR_BUSY if a granule of a run is claimed. */
 xseg_status xseg_range_check_claims(const struct xseg_range_run *run);

@@ -13,7 +13,7 @@
 /* --- Idle memory. --- */
 
 /* Minimum span in nanoseconds for the doublings of age. */
-#define MIN_SPAN XSEG_MILLISECOND
+#define MIN_SPAN_NS XSEG_MILLISECOND
 
 _Static_assert(XSEG_IDLE_OLDER % 4 == 0, "older ages have four steps to a doubling");
 
@@ -37,17 +37,17 @@ struct xseg_idle_bytes xseg_idle_whole_bytes(const struct xseg_segment *segment,
                                              uint64_t bytes)
 {
     const struct xseg_idle_run run = xseg_idle_whole_pages(segment, base, bytes);
-    struct xseg_idle_bytes whole = {0, {0, 0}};
+    struct xseg_idle_bytes result = {0, {0, 0}};
 
     if (run.count == 0)
-        return whole;
-    whole.releasable =
+        return result;
+    result.releasable =
         xseg_segment_is_expandable(segment) ? run.count * segment->granule_bytes : bytes;
-    whole.held = xseg_segment_retained_bytes(segment, run.first, run.count);
-    XSEG_ASSERT(whole.held.pinned + whole.held.exported <= whole.releasable &&
-                whole.releasable <= bytes);
-    whole.releasable -= whole.held.pinned + whole.held.exported;
-    return whole;
+    result.retained = xseg_segment_retained_bytes(segment, run.first, run.count);
+    XSEG_ASSERT(result.retained.pinned + result.retained.exported <= result.releasable &&
+                result.releasable <= bytes);
+    result.releasable -= result.retained.pinned + result.retained.exported;
+    return result;
 }
 
 uint64_t xseg_idle_page_since(const struct xseg_segment *segment, uint32_t page)
@@ -55,8 +55,8 @@ uint64_t xseg_idle_page_since(const struct xseg_segment *segment, uint32_t page)
     const uint32_t length = xseg_idle_page_length(segment, page);
     uint64_t since = 0;
 
-    for (uint32_t at = page; at < page + length; at++)
-        since = xseg_max(since, segment->idle_since[at]);
+    for (uint32_t granule = page; granule < page + length; granule++)
+        since = xseg_max(since, segment->idle_since[granule]);
     return since;
 }
 
@@ -68,12 +68,12 @@ uint32_t xseg_idle_step(const struct xseg_idle_ages *ages, uint64_t since)
 
     if (age < ages->span)
         return (uint32_t)(age * XSEG_IDLE_STEPS / ages->span);
-    /* The step counts doublings of the span; the two bits below the highest bit divide each
-     * doubling into quarters. */
-    const uint64_t times = xseg_max(age / xseg_max(ages->span, MIN_SPAN), 1);
-    const unsigned twice = xseg_log2_floor(times);
-    const uint64_t quarter = times * 4 >> twice;
-    return XSEG_IDLE_STEPS + (uint32_t)xseg_min(twice * 4 + (quarter - 4), XSEG_IDLE_OLDER - 1);
+    /* The step counts doublings of the span; the two bits below the highest bit of `multiple`
+     * divide each doubling into quarters. */
+    const uint64_t multiple = xseg_max(age / xseg_max(ages->span, MIN_SPAN_NS), 1);
+    const unsigned doublings = xseg_log2_floor(multiple);
+    const uint64_t quarter = multiple * 4 >> doublings;
+    return XSEG_IDLE_STEPS + (uint32_t)xseg_min(doublings * 4 + (quarter - 4), XSEG_IDLE_OLDER - 1);
 }
 
 /* --- Counting. --- */
@@ -85,32 +85,32 @@ static void start_arena_time(struct xseg_arena *arena, uint64_t now)
     {
         struct xseg_segment *segment = &XSEG_CONTAINER(node, struct xseg_extent, link)->segment;
 
-        for (uint32_t at = 0; at < xseg_max(segment->granules, 1); at++)
-            segment->idle_since[at] = now;
+        for (uint32_t granule = 0; granule < xseg_max(segment->granules, 1); granule++)
+            segment->idle_since[granule] = now;
     }
 }
 
 static void count_block_pages(struct xseg_idle_ages *ages, const struct xseg_block *block,
-                              uint64_t before)
+                              uint64_t previous_count)
 {
     const struct xseg_segment *segment = &block->extent->segment;
     const struct xseg_idle_run run = xseg_idle_whole_pages(segment, block->base, block->bytes);
 
-    for (uint32_t at = run.first; at < run.first + run.count;
-         at += xseg_idle_page_length(segment, at)) {
-        const uint64_t since = xseg_idle_page_since(segment, at);
-        const uint64_t bytes = xseg_idle_page_bytes(segment, at);
+    for (uint32_t granule = run.first; granule < run.first + run.count;
+         granule += xseg_idle_page_length(segment, granule)) {
+        const uint64_t since = xseg_idle_page_since(segment, granule);
+        const uint64_t bytes = xseg_idle_page_bytes(segment, granule);
         const uint32_t step = xseg_idle_step(ages, since);
 
         XSEG_ASSERT(step < XSEG_IDLE_ALL && bytes > 0);
-        if (xseg_idle_page_is_held(segment, at)) {
-            ages->held += bytes;
+        if (xseg_idle_page_is_retained(segment, granule)) {
+            ages->retained += bytes;
             continue;
         }
 
         ages->bytes[step] += bytes;
         ages->pages[step]++;
-        ages->fresh += since >= before ? bytes : 0;
+        ages->fresh += since >= previous_count ? bytes : 0;
         ages->largest = xseg_max(ages->largest, bytes);
     }
 }
@@ -129,16 +129,16 @@ static void count_arena_pages(const struct age_count *count, struct xseg_arena *
     if (!xseg_idle_is_counted(arena, count->named))
         return;
     xseg_biased_lock_lock(&arena->lock);
-    const uint64_t before = xseg_arena_now(arena);
-    XSEG_ASSERT(before <= ages->now);
-    if (before == 0)
+    const uint64_t previous_count = xseg_arena_decay_time(arena);
+    XSEG_ASSERT(previous_count <= ages->now);
+    if (previous_count == 0)
         start_arena_time(arena, ages->now);
-    xseg_arena_set_now(arena, ages->now);
+    xseg_arena_set_decay_time(arena, ages->now);
     ages->cached += xseg_arena_cached_bytes(arena);
     while ((block = xseg_cached_lower_bound(arena, bytes, position)) != NULL) {
         bytes = block->bytes;
         position = xseg_block_position(block) + 1;
-        count_block_pages(ages, block, before);
+        count_block_pages(ages, block, previous_count);
     }
     xseg_biased_lock_unlock(&arena->lock);
 }
@@ -157,23 +157,23 @@ void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
     }
 }
 
-void xseg_idle_choose(struct xseg_idle_limit *limit, uint64_t bytes, uint32_t youngest,
-                      uint64_t pages)
+void xseg_idle_select_oldest(struct xseg_idle_limit *limit, uint64_t bytes, uint32_t youngest,
+                             uint64_t pages)
 {
     const struct xseg_idle_ages *ages = limit->ages;
-    uint64_t left = pages;
+    uint64_t remaining_pages = pages;
 
     XSEG_ASSERT(ages != NULL && youngest < XSEG_IDLE_ALL);
     limit->pages = pages;
     for (limit->step = XSEG_IDLE_ALL - 1; limit->step > youngest; limit->step--) {
-        if (ages->bytes[limit->step] > bytes || ages->pages[limit->step] > left)
+        if (ages->bytes[limit->step] > bytes || ages->pages[limit->step] > remaining_pages)
             break;
         bytes -= ages->bytes[limit->step];
-        left -= ages->pages[limit->step];
+        remaining_pages -= ages->pages[limit->step];
     }
-    XSEG_ASSERT(limit->step >= youngest && left <= pages);
-    limit->part = bytes;
-    limit->part_pages = left;
+    XSEG_ASSERT(limit->step >= youngest && remaining_pages <= pages);
+    limit->step_bytes = bytes;
+    limit->step_pages = remaining_pages;
 }
 
 bool xseg_idle_claim(struct xseg_idle_limit *limit, uint64_t since, uint64_t bytes)
@@ -184,10 +184,10 @@ bool xseg_idle_claim(struct xseg_idle_limit *limit, uint64_t since, uint64_t byt
     if (limit->pages == 0 || step < limit->step)
         return false;
     if (step == limit->step) {
-        if (limit->part_pages == 0 || limit->part < (limit->rounds_up ? 1 : bytes))
+        if (limit->step_pages == 0 || limit->step_bytes < (limit->rounds_up ? 1 : bytes))
             return false;
-        limit->part -= xseg_min(limit->part, bytes);
-        limit->part_pages--;
+        limit->step_bytes -= xseg_min(limit->step_bytes, bytes);
+        limit->step_pages--;
     }
     limit->pages--;
     return true;
@@ -200,26 +200,27 @@ uint64_t xseg_idle_poll_fence(struct xseg_arena *arena, uint64_t now)
     struct xseg_device *device = arena->device;
     struct xseg_known_stream *stream = xseg_arena_stream(arena);
     struct xseg_fences *fences = &device->pending->fences;
-    bool done = false;
-    int mode = 0;
+    bool is_complete = false;
+    int capture_mode = 0;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     if (arena->fence == NULL && !xseg_streams_accepts_work(&device->context, stream))
         return arena->idle_before;
-    if (xseg_driver_relax_capture_mode(&device->context, &mode) != XSEG_OK)
+    if (xseg_driver_relax_capture_mode(&device->context, &capture_mode) != XSEG_OK)
         return arena->idle_before;
     xseg_biased_lock_lock(&device->pending->lock);
     if (arena->fence == NULL) {
         if (xseg_fences_record(fences, stream->handle, &arena->fence) == XSEG_OK)
             arena->fence_time = now;
-    } else if (xseg_driver_event_query(&device->context, arena->fence, &done) == XSEG_OK && done) {
+    } else if (xseg_driver_event_query(&device->context, arena->fence, &is_complete) == XSEG_OK &&
+               is_complete) {
         XSEG_ASSERT(arena->idle_before <= arena->fence_time);
         arena->idle_before = arena->fence_time;
         xseg_fences_return(fences, arena->fence);
         arena->fence = NULL;
     }
     xseg_biased_lock_unlock(&device->pending->lock);
-    xseg_driver_restore_capture_mode(&device->context, mode);
+    xseg_driver_restore_capture_mode(&device->context, capture_mode);
     return arena->idle_before;
 }
 
@@ -252,19 +253,19 @@ void xseg_idle_return_pool_fences(struct xseg_pool *pool)
 
 /* Maximum driver time of a pass on the request path, in nanoseconds; it may always release one
  * page. */
-#define SLICE (200 * UINT64_C(1000))
+#define SLICE_NS (200 * UINT64_C(1000))
 
 /* The assumed cost of an unmap and a release before the first measurement; measured costs are 30 to
  * 60 us. */
-#define FIRST_PAGE_COST (60 * UINT64_C(1000))
+#define FIRST_PAGE_COST_NS (60 * UINT64_C(1000))
 
-_Static_assert(FIRST_PAGE_COST > 0 && FIRST_PAGE_COST <= SLICE,
+_Static_assert(FIRST_PAGE_COST_NS > 0 && FIRST_PAGE_COST_NS <= SLICE_NS,
                "the first pass on the request path can afford a page");
 _Static_assert(XSEG_SECOND % XSEG_DECAY_WINDOW == 0,
                "a window of one second divides into equal parts");
 
 /* The span of ages without idle_ms, when only limits release memory. */
-#define LIMIT_SPAN (60 * XSEG_SECOND)
+#define LIMIT_SPAN_NS (60 * XSEG_SECOND)
 
 static const struct xseg_clock *device_clock(const struct xseg_device *device)
 {
@@ -303,30 +304,30 @@ uint64_t xseg_decay_interval(const struct xseg_config *config)
 
 static uint64_t age_span(const struct xseg_config *config)
 {
-    return config->idle_ms < 0 ? LIMIT_SPAN : (uint64_t)config->idle_ms * XSEG_MILLISECOND;
+    return config->idle_ms < 0 ? LIMIT_SPAN_NS : (uint64_t)config->idle_ms * XSEG_MILLISECOND;
 }
 
-/* --- The floor. --- */
+/* --- The retained minimum. --- */
 
-/* The number of parts that began since the last update of the window, at most all; *part: set to
- * the current part. */
-static uint64_t count_elapsed_parts(const struct xseg_decay_window *window, uint64_t now,
-                                    uint32_t seconds, uint64_t *part)
+/* Count the slots that began since the last update of the window, at most XSEG_DECAY_WINDOW.
+ * *slot: set to the current slot */
+static uint64_t count_elapsed_slots(const struct xseg_decay_window *window, uint64_t now,
+                                    uint32_t seconds, uint64_t *slot)
 {
     XSEG_ASSERT(seconds > 0);
-    *part = now / (seconds * XSEG_SECOND / XSEG_DECAY_WINDOW);
-    return xseg_min(*part - xseg_min(*part, window->part), XSEG_DECAY_WINDOW);
+    *slot = now / (seconds * XSEG_SECOND / XSEG_DECAY_WINDOW);
+    return xseg_min(*slot - xseg_min(*slot, window->slot), XSEG_DECAY_WINDOW);
 }
 
 /* The peak of the bytes in use over the last `seconds`. */
 static uint64_t window_peak(const struct xseg_decay_window *window, uint64_t now, uint32_t seconds)
 {
-    uint64_t peak = 0, part;
+    uint64_t peak = 0, slot;
 
     if (seconds == 0)
         return 0;
-    for (uint64_t i = count_elapsed_parts(window, now, seconds, &part); i < XSEG_DECAY_WINDOW; i++)
-        peak = xseg_max(peak, window->peak[(part - i) % XSEG_DECAY_WINDOW]);
+    for (uint64_t i = count_elapsed_slots(window, now, seconds, &slot); i < XSEG_DECAY_WINDOW; i++)
+        peak = xseg_max(peak, window->peak[(slot - i) % XSEG_DECAY_WINDOW]);
     return peak;
 }
 
@@ -334,21 +335,21 @@ static uint64_t window_peak(const struct xseg_decay_window *window, uint64_t now
 static void record_bytes_in_use(struct xseg_decay_window *window, uint64_t now, uint32_t seconds,
                                 uint64_t bytes)
 {
-    uint64_t part;
+    uint64_t slot;
 
     if (seconds == 0)
         return;
-    const uint64_t passed = count_elapsed_parts(window, now, seconds, &part);
-    for (uint64_t i = 0; i < passed; i++)
-        window->peak[(part - i) % XSEG_DECAY_WINDOW] = 0;
-    window->part = part;
-    uint64_t *current = &window->peak[part % XSEG_DECAY_WINDOW];
+    const uint64_t elapsed_slots = count_elapsed_slots(window, now, seconds, &slot);
+    for (uint64_t i = 0; i < elapsed_slots; i++)
+        window->peak[(slot - i) % XSEG_DECAY_WINDOW] = 0;
+    window->slot = slot;
+    uint64_t *current = &window->peak[slot % XSEG_DECAY_WINDOW];
     *current = xseg_max(*current, bytes);
 }
 
-/* The floor in bytes: keep_mb, or the peak of the window. */
-static uint64_t compute_floor(const struct xseg_device *device, const struct xseg_config *config,
-                              uint64_t now)
+/* Compute the retained minimum in bytes: keep_mb, or the peak of the window. */
+static uint64_t compute_retained_minimum(const struct xseg_device *device,
+                                         const struct xseg_config *config, uint64_t now)
 {
     return xseg_max(atomic_load_explicit(&device->limits.keep, memory_order_relaxed),
                     window_peak(&device->decay->window, now, config->keep_window_s));
@@ -363,7 +364,7 @@ static uint64_t sum_idle_bytes(const struct xseg_idle_ages *ages)
     return sum;
 }
 
-/* --- How much is released. --- */
+/* --- Amounts to release. --- */
 
 /* The fraction of the memory of an age, in spans, that is released: 0 up to a quarter of the span,
  * 1 from the span on. */
@@ -379,17 +380,18 @@ static double decay_curve(double age)
 /* Bytes of the idle memory that the curve releases for the time since the last pass. */
 static uint64_t compute_decayed_bytes(const struct xseg_idle_ages *ages, uint64_t elapsed)
 {
-    const double since = ages->span == 0 ? 1 : (double)elapsed / (double)ages->span;
+    const double elapsed_spans = ages->span == 0 ? 1 : (double)elapsed / (double)ages->span;
     double bytes = 0;
 
     for (unsigned step = XSEG_IDLE_STEPS; step < XSEG_IDLE_ALL; step++)
         bytes += (double)ages->bytes[step];
     for (unsigned step = 0; step < XSEG_IDLE_STEPS; step++) {
         const double age = (step + 0.5) / XSEG_IDLE_STEPS;
-        const double before = decay_curve(age - since);
+        const double previously_released = decay_curve(age - elapsed_spans);
 
-        XSEG_ASSERT(before < 1);
-        bytes += (double)ages->bytes[step] * (decay_curve(age) - before) / (1 - before);
+        XSEG_ASSERT(previously_released < 1);
+        bytes += (double)ages->bytes[step] * (decay_curve(age) - previously_released) /
+                 (1 - previously_released);
     }
     return (uint64_t)bytes;
 }
@@ -415,13 +417,14 @@ uint64_t xseg_decay_kept(struct xseg_device *device, const struct xseg_config *c
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     const uint64_t reserved = atomic_load_explicit(&device->reserved, memory_order_relaxed);
-    const uint64_t floor = compute_floor(device, config, device->decay->time);
-    const uint64_t above = config->idle_ms < 0 ? 0 : reserved - xseg_min(reserved, floor);
+    const uint64_t minimum = compute_retained_minimum(device, config, device->decay->time);
+    const uint64_t above = config->idle_ms < 0 ? 0 : reserved - xseg_min(reserved, minimum);
 
     return idle - xseg_min(idle, xseg_max(above, compute_demanded_bytes(device, config)));
 }
 
-/* Add the bytes that the curve releases now, and return the sum that is owed, down to the floor. */
+/* Add the bytes that the curve releases now, and return the bytes that are owed, down to the
+ * retained minimum. */
 static uint64_t update_owed_bytes(struct xseg_device *device, const struct xseg_config *config,
                                   const struct xseg_idle_ages *ages, uint64_t elapsed)
 {
@@ -432,8 +435,8 @@ static uint64_t update_owed_bytes(struct xseg_device *device, const struct xseg_
     XSEG_ASSERT(ages->fresh <= idle);
     record_bytes_in_use(&decay->window, ages->now, config->keep_window_s,
                         reserved - xseg_min(reserved, idle - ages->fresh));
-    const uint64_t floor = compute_floor(device, config, ages->now);
-    const uint64_t above = reserved - xseg_min(reserved, floor);
+    const uint64_t minimum = compute_retained_minimum(device, config, ages->now);
+    const uint64_t above = reserved - xseg_min(reserved, minimum);
 
     decay->owed += config->idle_ms < 0 ? 0 : compute_decayed_bytes(ages, elapsed);
     decay->owed = xseg_min(decay->owed, above);
@@ -450,10 +453,10 @@ static void update_page_cost(struct xseg_decay *decay, uint64_t spent, uint64_t 
     decay->page_cost = xseg_max(decay->page_cost, 1);
 }
 
-/* Release the idle pages that a limit selects.  keep: they become idle pages of the device, else
- * the driver frees them */
+/* Release the idle pages that a limit selects.  keep_pages: the pages move to the page cache of the
+ * device; otherwise they are released to the driver */
 static xseg_status release_idle_pages(struct xseg_device *device,
-                                      const struct xseg_idle_limit *limit, bool keep,
+                                      const struct xseg_idle_limit *limit, bool keep_pages,
                                       enum xseg_history_action cause,
                                       struct xseg_reclaim_result *result)
 {
@@ -463,7 +466,7 @@ static xseg_status release_idle_pages(struct xseg_device *device,
         .min_block = XSEG_SIZE_SMALL_SEGMENT,
         .idle = *limit,
         .work = XSEG_RECLAIM_QUERY,
-        .keep_pages = keep,
+        .keep_pages = keep_pages,
         .cause = cause,
     };
 
@@ -482,8 +485,9 @@ static xseg_status release_due_memory(struct xseg_device *device, const struct x
     struct xseg_idle_ages ages;
 
     xseg_idle_count(device, advance_time(decay, decay->last_pass), age_span(config), NULL, &ages);
-    const uint64_t whole = sum_idle_bytes(&ages) + ages.held;
-    xseg_timestamped_set(&device->fragmented, ages.now, ages.cached - xseg_min(ages.cached, whole));
+    const uint64_t whole_page_bytes = sum_idle_bytes(&ages) + ages.retained;
+    xseg_timestamped_set(&device->fragmented, ages.now,
+                         ages.cached - xseg_min(ages.cached, whole_page_bytes));
     const uint64_t owed = update_owed_bytes(device, config, &ages, elapsed);
     uint64_t target = compute_demanded_bytes(device, config);
     *has_more = pages == 0 && xseg_max(owed, target) != 0;
@@ -492,13 +496,13 @@ static xseg_status release_due_memory(struct xseg_device *device, const struct x
     XSEG_SPAN_BEGIN(decay, device->context.ordinal, xseg_max(owed, target));
     const uint64_t start = xseg_clock_fine(device_clock(device));
     /* The page cache is released first. */
-    const uint64_t cached = xseg_reclaim_page_cache(device, &target, pages);
+    const uint64_t cache_pages = xseg_reclaim_page_cache(device, &target, pages);
     struct xseg_idle_limit limit = {.ages = &ages, .rounds_up = target > owed};
-    xseg_idle_choose(&limit, xseg_max(owed, target), 0, pages - cached);
+    xseg_idle_select_oldest(&limit, xseg_max(owed, target), 0, pages - cache_pages);
     const xseg_status status = release_idle_pages(
         device, &limit, target == 0 && config->page_cache_bytes != 0, XSEG_HISTORY_DECAY, &result);
     xseg_page_cache_shrink_unprepared(&device->page_cache, config->page_cache_bytes);
-    const uint64_t released_pages = cached + result.pages;
+    const uint64_t released_pages = cache_pages + result.pages;
     XSEG_ASSERT(released_pages <= pages);
     const uint64_t spent = xseg_clock_fine(device_clock(device)) - start;
     XSEG_SPAN_END(decay, device->context.ordinal, status);
@@ -521,8 +525,7 @@ static void add_credit(struct xseg_decay *decay, const struct xseg_config *confi
     decay->credit = xseg_min(decay->credit + earned, xseg_max(rate, decay->page_cost));
 }
 
-/* Release prepared pages of ranges that have not been committed for idle_ms, up to a number of
- * pages. */
+/* Release prepared pages that no commit has used for idle_ms, up to a number of pages. */
 static void release_prepared_pages(struct xseg_device *device, const struct xseg_config *config,
                                    uint64_t now, uint64_t pages)
 {
@@ -537,22 +540,23 @@ enum caller { FROM_CALL, FROM_BACKGROUND, FROM_TRIM };
 
 /* The maximum number of pages of a pass, from the time limit of a trim or the credit of driver
  * time. */
-static uint64_t max_pages_of_pass(const struct xseg_decay *decay, enum caller caller,
-                                  uint64_t budget)
+static uint64_t compute_max_pages(const struct xseg_decay *decay, enum caller caller,
+                                  uint64_t max_ns)
 {
     const uint64_t cost = decay->page_cost;
 
     XSEG_ASSERT(cost > 0);
     if (caller == FROM_TRIM)
-        return xseg_max(budget / cost, 1);
-    return (caller == FROM_CALL ? xseg_min(decay->credit, xseg_max(SLICE, cost)) : decay->credit) /
+        return xseg_max(max_ns / cost, 1);
+    return (caller == FROM_CALL ? xseg_min(decay->credit, xseg_max(SLICE_NS, cost))
+                                : decay->credit) /
            cost;
 }
 
 /* Run a pass.  The caller holds the device memory lock.  Does nothing if no time has passed since
  * the last pass. */
 static xseg_status run_decay_pass(struct xseg_device *device, const struct xseg_config *config,
-                                  enum caller caller, uint64_t now, uint64_t budget)
+                                  enum caller caller, uint64_t now, uint64_t max_ns)
 {
     struct xseg_decay *decay = device->decay;
     const uint64_t elapsed = decay->last_pass == 0 ? 0 : now - decay->last_pass;
@@ -564,14 +568,14 @@ static xseg_status run_decay_pass(struct xseg_device *device, const struct xseg_
     if (now <= decay->last_pass || xseg_pending_captures(device->pending))
         return XSEG_OK;
     if (decay->last_pass == 0)
-        decay->page_cost = FIRST_PAGE_COST;
+        decay->page_cost = FIRST_PAGE_COST_NS;
     decay->last_pass = now;
     xseg_pending_poll(device->pending);
     xseg_pending_unmap_poll(device, false);
     add_credit(decay, config, elapsed);
-    release_prepared_pages(device, config, now, max_pages_of_pass(decay, caller, budget));
+    release_prepared_pages(device, config, now, compute_max_pages(decay, caller, max_ns));
     const xseg_status status = release_due_memory(
-        device, config, max_pages_of_pass(decay, caller, budget), elapsed, &has_more);
+        device, config, compute_max_pages(decay, caller, max_ns), elapsed, &has_more);
     atomic_store_explicit(&decay->due, now + (has_more ? XSEG_MILLISECOND : pass_interval(config)),
                           memory_order_relaxed);
     return status;
@@ -627,7 +631,7 @@ uint64_t xseg_decay_release(struct xseg_device *device, const struct xseg_config
     if (target != 0) {
         xseg_idle_count(device, xseg_decay_now(device), age_span(config), NULL, &ages);
         struct xseg_idle_limit limit = {.ages = &ages, .rounds_up = true};
-        xseg_idle_choose(&limit, target, 0, UINT64_MAX);
+        xseg_idle_select_oldest(&limit, target, 0, UINT64_MAX);
         (void)release_idle_pages(device, &limit, false, XSEG_HISTORY_BUDGET_RELEASE, &result);
     }
     return before - xseg_min(before, xseg_device_physical(device));

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Decay releases idle memory over time, without a stall.
+ * Decay: the release of idle memory over time, without a stall.
  *
  * A decay pass runs periodically.  It counts idle memory by age and computes a policy of
  * reclaim.h:
  *
- *   - A smooth curve specifies which part of the memory of each age is released, the oldest first.
+ *   - A smooth curve specifies which fraction of the memory of each age is released, oldest first.
  *     Nothing is released up to a quarter of idle_ms, so that memory which is reused stays mapped,
- *     and everything after idle_ms.  In between the curve is the smoothstep 3x^2 - 2x^3, as in
- *     jemalloc's decay.
- *   - Decay stops at the floor: keep_mb, or the peak of the bytes in use of the last keep_window_s.
- *   - Above soft_limit_mb, or while the device has less than device_free_min_mb free, the missing
- *     bytes are released at any age.
+ *     and all memory is released after idle_ms.  In between the curve is the smoothstep
+ *     3x^2 - 2x^3, as in jemalloc's decay.
+ *   - Decay stops at the retained minimum: keep_mb, or the peak of the bytes in use of the last
+ *     keep_window_s.
+ *   - Above soft_limit_mb, or while the device has less than device_free_min_mb free, the excess or
+ *     missing bytes are released at any age.
  *
  * Passes run on the request path, in xseg_trim() with due_only, and in the background thread.  A
  * pass on the request path spends at most a slice of driver time and never waits for a stream, a
@@ -35,11 +36,11 @@
 /*
  * Idle memory: the whole pages of cached blocks, their ages, and selection by age for reclaim.h.
  *
- * A page is idle while it is wholly in a cached block; a classic segment, while it is one cached
- * block.  The age of an idle page runs from the last free of a block that overlapped it: each free
- * stores the time of its arena in the granules of the block (xseg_arena_run_free_actions()).
- * The time of an arena advances only when ages are counted, so a free does not read a clock, and an
- * age is exact up to the time between two counts.
+ * A page is idle while all of it is in a cached block.  A classic segment is idle while it is one
+ * cached block.  The age of an idle page runs from the last free of a block that overlapped it:
+ * each free stores the time of its arena in the granules of the block
+ * (xseg_arena_run_free_actions()).  The time of an arena advances only when ages are counted, so a
+ * free does not read a clock, and an age is exact up to the time between two counts.
  *
  * Ages are counted in a histogram of bytes and pages: linear steps up to a span (idle_ms), then
  * four steps per doubling.  A limit selects the oldest pages by their step.  A page is compared
@@ -70,7 +71,7 @@ struct xseg_idle_run xseg_idle_whole_pages(const struct xseg_segment *segment, u
  * exported. */
 struct xseg_idle_bytes {
     uint64_t releasable;
-    struct xseg_segment_retained held;
+    struct xseg_segment_retained retained;
 };
 struct xseg_idle_bytes xseg_idle_whole_bytes(const struct xseg_segment *segment, uint64_t base,
                                              uint64_t bytes);
@@ -88,7 +89,7 @@ static inline uint64_t xseg_idle_page_bytes(const struct xseg_segment *segment, 
 }
 
 /* Whether a page is pinned or exported. */
-static inline bool xseg_idle_page_is_held(const struct xseg_segment *segment, uint32_t page)
+static inline bool xseg_idle_page_is_retained(const struct xseg_segment *segment, uint32_t page)
 {
     return xseg_segment_has_retained(segment) &&
            xseg_segment_is_retained(segment, page, xseg_idle_page_length(segment, page));
@@ -107,10 +108,10 @@ uint64_t xseg_idle_page_since(const struct xseg_segment *segment, uint32_t page)
 struct xseg_idle_ages {
     uint64_t now, span; /* nanoseconds; with a span of 0 everything is older */
     uint64_t bytes[XSEG_IDLE_ALL], pages[XSEG_IDLE_ALL]; /* by age */
-    uint64_t fresh;   /* of these bytes, bytes that were in use since the previous count */
-    uint64_t largest; /* bytes of the largest page or segment */
-    uint64_t cached;  /* all cached memory of these arenas */
-    uint64_t held;    /* of it, in idle pages that are pinned or exported */
+    uint64_t fresh;    /* of these bytes, bytes that were in use since the previous count */
+    uint64_t largest;  /* bytes of the largest page or segment */
+    uint64_t cached;   /* all cached memory of the counted arenas */
+    uint64_t retained; /* of the cached memory, in idle pages that are pinned or exported */
 };
 
 /* The step of memory that has been idle since a time, an index of `bytes` and `pages`.  Memory that
@@ -144,16 +145,16 @@ void xseg_idle_count(struct xseg_device *device, uint64_t now, uint64_t span,
 /* A selection of idle memory by steps of age in `ages`. */
 struct xseg_idle_limit {
     const struct xseg_idle_ages *ages;
-    uint32_t step;             /* later steps are selected completely */
-    uint64_t part, part_pages; /* bytes and pages that are selected of this step */
-    uint64_t pages;            /* maximum number of pages of all steps */
-    bool rounds_up;            /* the last page may be larger than the rest of `part` */
+    uint32_t step;                   /* later steps are selected completely */
+    uint64_t step_bytes, step_pages; /* bytes and pages of `step` that may still be selected */
+    uint64_t pages;                  /* pages of all steps that may still be selected */
+    bool rounds_up;                  /* the last page may exceed `step_bytes` */
 };
 
 /* Set a limit that selects the oldest pages: at most `bytes` and `pages`, and no page of a step
  * before `youngest`. */
-void xseg_idle_choose(struct xseg_idle_limit *limit, uint64_t bytes, uint32_t youngest,
-                      uint64_t pages);
+void xseg_idle_select_oldest(struct xseg_idle_limit *limit, uint64_t bytes, uint32_t youngest,
+                             uint64_t pages);
 
 /* Subtract a page that has been idle since a time from a limit.  Returns false if the limit does
  * not select the page. */
@@ -175,11 +176,11 @@ void xseg_idle_return_pool_fences(struct xseg_pool *pool);
 
 #define XSEG_DECAY_WINDOW 16u
 
-/* Peaks of the bytes in use, one for each part of the last keep_window_s.  Guarded by the device
- * memory lock. */
+/* Peaks of the bytes in use, one for each time slot of the last keep_window_s.  Guarded by the
+ * device memory lock. */
 struct xseg_decay_window {
     uint64_t peak[XSEG_DECAY_WINDOW];
-    uint64_t part; /* index of the current part since the start of the clock */
+    uint64_t slot; /* index of the current slot since the start of the clock */
 };
 
 /* The decay of one device; guarded by the device memory lock. */
@@ -187,7 +188,7 @@ struct xseg_decay {
     atomic_uint_fast64_t due; /* clock of the next pass; may be read without the lock */
     uint64_t last_pass;       /* clock of the last pass; 0 before the first */
     uint64_t time;            /* the latest time of the arenas */
-    uint64_t owed;            /* bytes that the curve releases but that were not released yet */
+    uint64_t owed;            /* bytes that the curve releases, but that are not released yet */
     uint64_t credit;          /* nanoseconds of driver time that passes may spend */
     uint64_t page_cost;       /* moving average of nanoseconds per released page */
     struct xseg_decay_window window;
@@ -197,12 +198,12 @@ struct xseg_decay {
  * lock. */
 uint64_t xseg_decay_now(struct xseg_device *device);
 
-/* The part of `idle` bytes of idle memory that decay keeps: bytes below the floor or, without
- * idle_ms, bytes within the limits.  The caller holds the device memory lock. */
+/* Compute how many of `idle` bytes of idle memory decay keeps: bytes below the retained minimum or,
+ * without idle_ms, bytes within the limits.  The caller holds the device memory lock. */
 uint64_t xseg_decay_kept(struct xseg_device *device, const struct xseg_config *config,
                          uint64_t idle);
 
-/* Run a pass if one is due and no thread holds the device memory lock: for the request path.  The
+/* Run a pass on the request path, if one is due and no thread holds the device memory lock.  The
  * caller holds no lock. */
 void xseg_decay_pass(struct xseg_device *device, const struct xseg_config *config);
 
@@ -219,8 +220,8 @@ xseg_status xseg_decay_background_pass(struct xseg_device *device,
                                        const struct xseg_config *config);
 
 /*
- * Release idle memory of any age for other processes, also below the floor.  Does not wait for
- * streams.  The caller holds the device memory lock, and no capture is active.
+ * Release idle memory of any age for other processes, also below the retained minimum.  Does not
+ * wait for streams.  The caller holds the device memory lock, and no capture is active.
  *
  * bytes: target; the last page may exceed it
  * Returns: the bytes by which the physical memory of the device has decreased

@@ -43,24 +43,26 @@ static struct xseg_mapping describe_mapping(const struct xseg_extent *extent, ui
     };
 }
 
-static bool continues_mapping(const struct xseg_segment *segment, uint32_t first, uint32_t at)
+static bool continues_mapping(const struct xseg_segment *segment, uint32_t first, uint32_t granule)
 {
-    return xseg_segment_is_mapped(segment, at) && segment->length[at] == segment->length[first] &&
-           generation_at(segment, at) == generation_at(segment, first);
+    return xseg_segment_is_mapped(segment, granule) &&
+           segment->length[granule] == segment->length[first] &&
+           generation_at(segment, granule) == generation_at(segment, first);
 }
 
-/* Find the next mapping in granules [*at, end), and advance *at past it.  A classic segment has the
- * single granule 0.  The members for pins and exports are not set.  The caller holds the device
- * memory lock, or the granules are of a claimed block.  Returns whether there is one. */
-static bool next_mapping(const struct xseg_extent *extent, uint32_t *at, uint32_t end,
+/* Find the next mapping in granules [*granule, end), and advance *granule past the mapping.  A
+ * classic segment has the single granule 0.  The members for pins and exports are not set.  The
+ * caller holds the device memory lock, or the granules are of a claimed block.  Returns whether a
+ * mapping was found. */
+static bool next_mapping(const struct xseg_extent *extent, uint32_t *granule, uint32_t end,
                          struct xseg_mapping *out)
 {
     const struct xseg_segment *segment = &extent->segment;
-    uint32_t first = *at;
+    uint32_t first = *granule;
 
     XSEG_ASSERT(end <= count_granules(extent));
     if (!xseg_segment_is_expandable(segment)) {
-        *at = end;
+        *granule = end;
         if (first >= end)
             return false;
         *out = describe_mapping(extent, 0);
@@ -68,14 +70,14 @@ static bool next_mapping(const struct xseg_extent *extent, uint32_t *at, uint32_
     }
     while (first < end && !xseg_segment_is_mapped(segment, first))
         first++;
-    *at = first;
+    *granule = first;
     if (first >= end)
         return false;
-    while (*at < end && continues_mapping(segment, first, *at))
-        *at += segment->length[*at];
-    XSEG_ASSERT(*at > first && *at <= end);
+    while (*granule < end && continues_mapping(segment, first, *granule))
+        *granule += segment->length[*granule];
+    XSEG_ASSERT(*granule > first && *granule <= end);
     *out = describe_mapping(extent, first);
-    out->bytes = (*at - first) * segment->granule_bytes;
+    out->bytes = (*granule - first) * segment->granule_bytes;
     out->page_bytes = segment->length[first] * segment->granule_bytes;
     return true;
 }
@@ -94,12 +96,12 @@ static xseg_status append_mapping(struct xseg_mapping_list *list,
 {
     if (list->count == list->capacity) {
         const size_t capacity = list->capacity == 0 ? 64 : list->capacity * 2;
-        struct xseg_mapping *more = realloc(list->mapping, capacity * sizeof(*more));
+        struct xseg_mapping *grown = realloc(list->mapping, capacity * sizeof(*grown));
 
-        if (more == NULL)
+        if (grown == NULL)
             return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, list of %zu mappings",
                              capacity);
-        list->mapping = more;
+        list->mapping = grown;
         list->capacity = capacity;
     }
     XSEG_ASSERT(list->count < list->capacity);
@@ -108,8 +110,8 @@ static xseg_status append_mapping(struct xseg_mapping_list *list,
 }
 
 /* Set whether pages of a mapping that ends before granule `end` are pinned or exported. */
-static void set_held_flags(const struct xseg_extent *extent, uint32_t end,
-                           struct xseg_mapping *mapping)
+static void set_retained_flags(const struct xseg_extent *extent, uint32_t end,
+                               struct xseg_mapping *mapping)
 {
     const struct xseg_segment *segment = &extent->segment;
     const uint32_t count =
@@ -132,9 +134,9 @@ static void collect_arena_mappings(struct collection *collection, struct xseg_ar
 
         if (collection->pool != NULL && arena->pool != collection->pool)
             continue;
-        for (uint32_t at = 0, end = count_granules(extent);
-             collection->status == XSEG_OK && next_mapping(extent, &at, end, &mapping);) {
-            set_held_flags(extent, at, &mapping);
+        for (uint32_t granule = 0, end = count_granules(extent);
+             collection->status == XSEG_OK && next_mapping(extent, &granule, end, &mapping);) {
+            set_retained_flags(extent, granule, &mapping);
             collection->status = append_mapping(collection->list, &mapping);
         }
     }
@@ -158,7 +160,7 @@ xseg_status xseg_mapping_collect(struct xseg_device *device, const struct xseg_p
 /* --- Pins. --- */
 
 /*
- * Whether an address is in an extent, as of a moment without concurrent changes.  An extent that
+ * Whether an address is in an extent, at a time when no extent is being moved.  An extent that
  * moves to another arena is temporarily removed from the page map, under the device memory lock of
  * its device.
  */
@@ -190,13 +192,13 @@ struct xseg_extent *xseg_mapping_lock_extent(struct xseg_allocator *allocator,
             return NULL;
         struct xseg_device *device = extent->arena->device;
         xseg_mutex_lock(&device->memory_lock);
-        const bool is_known = extent == xseg_page_map_find(&allocator->page_map, address) &&
-                              extent->arena->device == device;
-        if (is_known && address >= extent->segment.base &&
+        const bool is_unchanged = extent == xseg_page_map_find(&allocator->page_map, address) &&
+                                  extent->arena->device == device;
+        if (is_unchanged && address >= extent->segment.base &&
             address - extent->segment.base < extent->segment.bytes)
             return extent;
         xseg_mutex_unlock(&device->memory_lock);
-        if (is_known)
+        if (is_unchanged)
             return NULL;
     }
 }
@@ -216,11 +218,11 @@ bool xseg_mapping_is_claimed(const struct xseg_extent *extent, uint64_t begin, u
     bool found = false;
 
     xseg_biased_lock_lock(&arena->lock);
-    for (uint64_t at = begin; at < end && !found;) {
-        const struct xseg_block_view view = xseg_extent_view_at(extent, at);
+    for (uint64_t address = begin; address < end && !found;) {
+        const struct xseg_block_view view = xseg_extent_view_at(extent, address);
 
         found = view.state == XSEG_BLOCK_CLAIMED;
-        at = xseg_block_view_end(&view);
+        address = xseg_block_view_end(&view);
     }
     xseg_biased_lock_unlock(&arena->lock);
     return found;
@@ -260,14 +262,14 @@ static xseg_status check_allocated_range(const struct xseg_extent *extent, uint6
 
 static xseg_status pin_range(struct xseg_extent *extent, uint64_t address, uint64_t bytes)
 {
-    const uint64_t begins = address - extent->segment.base;
-    XSEG_ASSERT(begins < extent->segment.bytes);
+    const uint64_t offset = address - extent->segment.base;
+    XSEG_ASSERT(offset < extent->segment.bytes);
     xseg_status status = xseg_pool_check_running(extent->arena->pool);
 
     if (status == XSEG_OK)
         status = check_allocated_range(extent, address, bytes);
     return status == XSEG_OK
-               ? xseg_segment_retain(&extent->segment, XSEG_RETAIN_PIN, begins, begins + bytes)
+               ? xseg_segment_retain(&extent->segment, XSEG_RETAIN_PIN, offset, offset + bytes)
                : status;
 }
 
@@ -292,13 +294,13 @@ xseg_status xseg_mapping_unpin(struct xseg_allocator *allocator, uint64_t addres
     if (extent == NULL)
         return xseg_allocator_fail_foreign(address);
     struct xseg_segment *segment = &extent->segment;
-    const uint64_t begins = address - segment->base;
-    XSEG_ASSERT(begins < segment->bytes && xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    const bool is_inside = bytes <= segment->bytes - begins;
+    const uint64_t offset = address - segment->base;
+    XSEG_ASSERT(offset < segment->bytes && xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    const bool is_inside = bytes <= segment->bytes - offset;
     const xseg_status status =
         is_inside ? XSEG_OK : xseg_mapping_fail_past_end(segment, address, bytes);
     if (is_inside)
-        was_pinned = xseg_segment_release(segment, XSEG_RETAIN_PIN, begins, begins + bytes);
+        was_pinned = xseg_segment_release(segment, XSEG_RETAIN_PIN, offset, offset + bytes);
     xseg_mutex_unlock(&extent->arena->device->memory_lock);
     if (!is_inside)
         return status;
@@ -339,7 +341,7 @@ bool xseg_notify_is_enabled(const struct xseg_device *device)
                                 memory_order_relaxed) != 0;
 }
 
-/* Whether a callback of the notification that this thread delivers keeps_memory the memory. */
+/* Whether a callback of the notification that this thread delivers keeps the memory mapped. */
 static _Thread_local bool keeps_memory;
 
 void xseg_notify_keep(void)
@@ -359,107 +361,106 @@ bool xseg_notify_is_of_pool(const struct xseg_pool *pool)
  * Unlock the device memory lock while callbacks run, and preserve the error of the calling thread.
  */
 static void unlock_for_callbacks(struct xseg_device *device,
-                                 struct xseg_fail_saved *kept) XSEG_UNCHECKED
+                                 struct xseg_fail_saved *saved_error) XSEG_UNCHECKED
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    xseg_fail_save(kept);
+    xseg_fail_save(saved_error);
     xseg_mutex_unlock(&device->memory_lock);
 }
 
 static void relock_after_callbacks(struct xseg_device *device,
-                                   const struct xseg_fail_saved *kept) XSEG_UNCHECKED
+                                   const struct xseg_fail_saved *saved_error) XSEG_UNCHECKED
 {
     xseg_mutex_lock(&device->memory_lock);
-    xseg_fail_restore(kept);
+    xseg_fail_restore(saved_error);
 }
 
 /* Begin a notification that memory is about to be unmapped.  Notifications nest: a callback may
- * cause another one. */
+ * cause another one.  Returns the state of the outer notification. */
 static bool begin_unmap_notification(void)
 {
-    const bool outer = keeps_memory;
+    const bool outer_keeps = keeps_memory;
 
     keeps_memory = false;
-    return outer;
+    return outer_keeps;
 }
 
-/* Returns: whether no callback keeps_memory the memory */
-static bool end_unmap_notification(bool outer)
+/* Returns whether no callback keeps the memory mapped. */
+static bool end_unmap_notification(bool outer_keeps)
 {
     const bool may_unmap = !keeps_memory;
 
-    keeps_memory = outer;
+    keeps_memory = outer_keeps;
     return may_unmap;
 }
 
-/* Notify observers of the mapped granules [at, end) of an extent.  No lock is held. */
-static void notify_granules(const struct xseg_extent *extent, uint32_t at, uint32_t end,
-                            enum xseg_observer_event subject)
+/* Notify observers of the mapped granules [granule, end) of an extent.  No lock is held. */
+static void notify_granules(const struct xseg_extent *extent, uint32_t granule, uint32_t end,
+                            enum xseg_observer_event event)
 {
     struct xseg_observers *observers = &extent->arena->device->allocator->observers;
     struct xseg_mapping mapping;
 
-    XSEG_ASSERT(at <= end);
-    while (next_mapping(extent, &at, end, &mapping))
-        xseg_observers_notify_mapping(observers, subject, &mapping);
+    XSEG_ASSERT(granule <= end);
+    while (next_mapping(extent, &granule, end, &mapping))
+        xseg_observers_notify_mapping(observers, event, &mapping);
 }
 
 /* Notify observers of bytes of an extent, which are whole pages or a whole classic segment. */
 static void notify_bytes(const struct xseg_extent *extent, uint64_t base, uint64_t bytes,
-                         enum xseg_observer_event subject)
+                         enum xseg_observer_event event)
 {
     const struct xseg_segment *segment = &extent->segment;
 
     XSEG_ASSERT(base >= segment->base && base + bytes <= segment->base + segment->bytes);
     if (!xseg_segment_is_expandable(segment))
-        notify_granules(extent, 0, 1, subject);
+        notify_granules(extent, 0, 1, event);
     else
         notify_granules(extent, (uint32_t)((base - segment->base) / segment->granule_bytes),
-                        (uint32_t)((base + bytes - segment->base) / segment->granule_bytes),
-                        subject);
+                        (uint32_t)((base + bytes - segment->base) / segment->granule_bytes), event);
 }
 
-static void notify_blocks(const struct xseg_block *claimed, enum xseg_observer_event subject)
+static void notify_blocks(const struct xseg_block *claimed, enum xseg_observer_event event)
 {
     for (; claimed != NULL; claimed = claimed->chain) {
         XSEG_ASSERT(claimed->state == XSEG_BLOCK_CLAIMED);
-        notify_bytes(claimed->extent, claimed->base, claimed->bytes, subject);
+        notify_bytes(claimed->extent, claimed->base, claimed->bytes, event);
     }
 }
 
 bool xseg_notify_unmap(struct xseg_device *device, const struct xseg_block *claimed)
 {
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved_error;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_ASSERT(claimed == NULL || claimed->state == XSEG_BLOCK_CLAIMED);
     if (claimed == NULL || !xseg_notify_is_enabled(device))
         return true;
-    const bool outer = begin_unmap_notification();
-    unlock_for_callbacks(device, &kept);
+    const bool outer_keeps = begin_unmap_notification();
+    unlock_for_callbacks(device, &saved_error);
     notify_blocks(claimed, XSEG_OBSERVER_UNMAP);
-    relock_after_callbacks(device, &kept);
-    if (end_unmap_notification(outer) && !xseg_pending_captures(device->pending))
+    relock_after_callbacks(device, &saved_error);
+    if (end_unmap_notification(outer_keeps) && !xseg_pending_captures(device->pending))
         return true;
-    unlock_for_callbacks(device, &kept);
+    unlock_for_callbacks(device, &saved_error);
     notify_blocks(claimed, XSEG_OBSERVER_MAP);
-    relock_after_callbacks(device, &kept);
+    relock_after_callbacks(device, &saved_error);
     return false;
 }
 
 bool xseg_notify_unmap_bytes(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)
 {
     struct xseg_device *device = extent->arena->device;
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved_error;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && bytes > 0);
     if (!xseg_notify_is_enabled(device))
         return true;
-    const bool outer = begin_unmap_notification();
-    unlock_for_callbacks(device, &kept);
+    const bool outer_keeps = begin_unmap_notification();
+    unlock_for_callbacks(device, &saved_error);
     notify_bytes(extent, base, bytes, XSEG_OBSERVER_UNMAP);
-    relock_after_callbacks(device, &kept);
-    if (end_unmap_notification(outer) && !xseg_pending_captures(device->pending))
+    relock_after_callbacks(device, &saved_error);
+    if (end_unmap_notification(outer_keeps) && !xseg_pending_captures(device->pending))
         return true;
     xseg_notify_map(extent, base, bytes);
     return false;
@@ -468,30 +469,30 @@ bool xseg_notify_unmap_bytes(const struct xseg_extent *extent, uint64_t base, ui
 void xseg_notify_map(const struct xseg_extent *extent, uint64_t base, uint64_t bytes)
 {
     struct xseg_device *device = extent->arena->device;
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved_error;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && bytes > 0);
     if (!xseg_notify_is_enabled(device))
         return;
-    unlock_for_callbacks(device, &kept);
+    unlock_for_callbacks(device, &saved_error);
     notify_bytes(extent, base, bytes, XSEG_OBSERVER_MAP);
-    relock_after_callbacks(device, &kept);
+    relock_after_callbacks(device, &saved_error);
 }
 
 bool xseg_notify_pool(struct xseg_pool *pool, bool is_unmap)
 {
     struct xseg_device *device = pool->device;
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved_error;
     struct xseg_arena *arena = atomic_load_explicit(&pool->arenas, memory_order_acquire);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) &&
                 pool->state == XSEG_POOL_TRANSITION);
     if (!xseg_notify_is_enabled(device))
         return true;
-    const bool outer = begin_unmap_notification();
+    const bool outer_keeps = begin_unmap_notification();
     const struct xseg_pool *outer_pool = unmapping_pool;
     unmapping_pool = is_unmap ? pool : NULL;
-    unlock_for_callbacks(device, &kept);
+    unlock_for_callbacks(device, &saved_error);
     for (; arena != NULL; arena = atomic_load_explicit(&arena->next, memory_order_acquire))
         XSEG_LIST_FOR(node, &arena->extents)
         {
@@ -500,7 +501,7 @@ bool xseg_notify_pool(struct xseg_pool *pool, bool is_unmap)
             notify_granules(extent, 0, count_granules(extent),
                             is_unmap ? XSEG_OBSERVER_UNMAP : XSEG_OBSERVER_MAP);
         }
-    relock_after_callbacks(device, &kept);
+    relock_after_callbacks(device, &saved_error);
     unmapping_pool = outer_pool;
-    return end_unmap_notification(outer);
+    return end_unmap_notification(outer_keeps);
 }

@@ -17,7 +17,7 @@
  *
  * An observer may call the library, so no lock is held while it runs: a notification unlocks the
  * device memory lock and locks it again.  The memory that it concerns is claimed, or in a pool in
- * transition, so no other thread changes it.  Everything else may have changed on return.  The
+ * transition, so no other thread changes it.  All other state may have changed on return.  The
  * memory is kept if a capture has begun during the notification, because nothing is unmapped during
  * a capture.  It is also kept if another thread runs a callback about the same memory, because
  * callbacks do not wait for each other.  Without an observer a notification costs one load.

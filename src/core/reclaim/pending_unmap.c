@@ -15,7 +15,7 @@
 
 struct xseg_unmap_batch {
     struct xseg_list link;       /* in the list of all batches */
-    struct xseg_list queue_link; /* in one queue, see enqueue_batch() and queue_retained_batch() */
+    struct xseg_list queue_link; /* in one queue: enqueue_batch() or queue_retained_batch() */
     struct xseg_extent *extent;
     struct xseg_known_stream *stream;
     /* The stream's ID at creation.  If the entry has another ID, the stream was retired and
@@ -34,10 +34,10 @@ struct xseg_unmap_batch {
 
 /* --- Batches and their queues. --- */
 
-/* Count host memory that was allocated, or freed if `more` is negative. */
-static void add_host_bytes(struct xseg_pending_unmap *unmaps, uint64_t more)
+/* Add a signed number of bytes, modulo 2^64, to the host memory. */
+static void add_host_bytes(struct xseg_pending_unmap *unmaps, uint64_t delta)
 {
-    atomic_fetch_add_explicit(&unmaps->host_bytes, more, memory_order_relaxed);
+    atomic_fetch_add_explicit(&unmaps->host_bytes, delta, memory_order_relaxed);
 }
 
 /* Assign an ID to a batch and add it to the table.  Returns false on host allocation failure. */
@@ -134,9 +134,9 @@ static void wake_batch(struct xseg_unmap_batch *batch)
 }
 
 /*
- * Queue a batch, none of whose granules can be unmapped, as retained until a reference of its extent is
- * released.  A reference that was released while observers ran is not missed: then the batch stays
- * in its queue.
+ * Queue a batch, none of whose granules can be unmapped, as retained until a reference of its
+ * extent is released.  If a reference was released while observers ran, the batch stays in its
+ * queue.
  */
 static void queue_retained_batch(struct xseg_pending_unmap *unmaps, struct xseg_unmap_batch *batch)
 {
@@ -253,9 +253,9 @@ static void assign_granules(struct xseg_unmap_batch *batch, uint32_t first, uint
 
     batch->first = first;
     batch->count = batch->remaining = count;
-    for (uint32_t at = first; at < first + count; at++) {
-        XSEG_ASSERT(elastic->batch[at] == 0);
-        elastic->batch[at] = batch->id;
+    for (uint32_t granule = first; granule < first + count; granule++) {
+        XSEG_ASSERT(elastic->batch[granule] == 0);
+        elastic->batch[granule] = batch->id;
     }
 }
 
@@ -329,9 +329,9 @@ xseg_status xseg_pending_unmap_order(const struct xseg_extent *extent, uint32_t 
 void xseg_pending_unmap_requeue(struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    for (uint32_t at = first; at < first + count; at++)
-        if (extent->elastic->batch[at] != 0)
-            wake_batch(find_batch(extent, at));
+    for (uint32_t granule = first; granule < first + count; granule++)
+        if (extent->elastic->batch[granule] != 0)
+            wake_batch(find_batch(extent, granule));
 }
 
 void xseg_pending_unmap_resume(struct xseg_extent *extent, uint32_t first, uint32_t count)
@@ -345,10 +345,10 @@ void xseg_pending_unmap_remove(struct xseg_extent *extent, uint32_t first, uint3
     struct xseg_pending_unmap *unmaps = xseg_device_of(extent)->pending_unmaps;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
-    for (uint32_t at = first; at < first + count; at++) {
-        struct xseg_unmap_batch *batch = find_batch(extent, at);
+    for (uint32_t granule = first; granule < first + count; granule++) {
+        struct xseg_unmap_batch *batch = find_batch(extent, granule);
 
-        extent->elastic->batch[at] = 0;
+        extent->elastic->batch[granule] = 0;
         XSEG_ASSERT(batch->remaining > 0);
         if (--batch->remaining == 0 && !batch->is_unmapping)
             destroy_batch(unmaps, batch);
@@ -473,8 +473,9 @@ static uint64_t run_base(const struct run *run)
     return segment->base + run->first * segment->granule_bytes;
 }
 
-/* Account for a run that was unmapped.  own: bytes of the pages whose last mapping was unmapped */
-static void count_unmapped_run(const struct run *run, uint64_t own)
+/* Account for a run that was unmapped.  released_bytes: bytes of the pages whose last mapping was
+ * unmapped */
+static void count_unmapped_run(const struct run *run, uint64_t released_bytes)
 {
     struct xseg_extent *extent = run->extent;
     struct xseg_arena *arena = extent->arena;
@@ -489,38 +490,39 @@ static void count_unmapped_run(const struct run *run, uint64_t own)
                                    extent->segment.granule_bytes -
                                extent->segment.alias_bytes,
                            extent->elastic->committing, &arena->device->unused_quota);
-    if (own != 0) {
-        xseg_counts_end_pending(&arena->counts, 0, own, own);
-        xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, own);
+    if (released_bytes != 0) {
+        xseg_counts_end_pending(&arena->counts, 0, released_bytes, released_bytes);
+        xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, released_bytes);
     }
-    if (own != 0 && xseg_recorder_is_enabled(arena))
+    if (released_bytes != 0 && xseg_recorder_is_enabled(arena))
         xseg_recorder_segment(extent, XSEG_HISTORY_SEGMENT_UNMAP, run_base(run), bytes);
     xseg_biased_lock_unlock(&arena->lock);
-    if (own != 0)
-        xseg_pool_record_shrink(arena, own);
+    if (released_bytes != 0)
+        xseg_pool_record_shrink(arena, released_bytes);
 }
 
-/* Unmap a run; returns whether all of it was unmapped. */
+/* Unmap a run.  Returns whether all granules were unmapped. */
 static bool unmap_run(struct run run, bool keep)
 {
     struct xseg_segment *segment = &run.extent->segment;
-    uint32_t done = 0;
+    uint32_t unmapped = 0;
 
     xseg_elastic_set_use(run.extent, run.first, run.count, XSEG_ELASTIC_CLAIMED);
     if (!xseg_notify_unmap_bytes(run.extent, run_base(&run), run.count * segment->granule_bytes)) {
         xseg_elastic_set_use(run.extent, run.first, run.count, XSEG_ELASTIC_UNMAPPING);
         return false;
     }
-    const uint64_t unmapped = segment->unmapped_bytes;
-    (void)xseg_segment_unmap(segment, run.first, run.count, keep, &done);
-    const struct run released_run = {run.extent, run.first, done};
-    const struct run rest = {run.extent, run.first + done, run.count - done};
-    if (done != 0)
-        count_unmapped_run(&released_run, segment->unmapped_bytes - unmapped);
-    if (rest.count == 0)
+    const uint64_t unmapped_before = segment->unmapped_bytes;
+    (void)xseg_segment_unmap(segment, run.first, run.count, keep, &unmapped);
+    const struct run released_run = {run.extent, run.first, unmapped};
+    const struct run remainder = {run.extent, run.first + unmapped, run.count - unmapped};
+    if (unmapped != 0)
+        count_unmapped_run(&released_run, segment->unmapped_bytes - unmapped_before);
+    if (remainder.count == 0)
         return true;
-    xseg_elastic_set_use(rest.extent, rest.first, rest.count, XSEG_ELASTIC_UNMAPPING);
-    xseg_notify_map(run.extent, run_base(&rest), rest.count * segment->granule_bytes);
+    xseg_elastic_set_use(remainder.extent, remainder.first, remainder.count,
+                         XSEG_ELASTIC_UNMAPPING);
+    xseg_notify_map(run.extent, run_base(&remainder), remainder.count * segment->granule_bytes);
     return false;
 }
 
@@ -531,12 +533,12 @@ static void unmap_batch(struct xseg_device *device, struct xseg_unmap_batch *bat
     XSEG_ASSERT(batch->extent->arena->pool->state != XSEG_POOL_PAUSED);
     batch->is_unmapping = true;
     batch->releases = count_releases(batch->extent);
-    for (uint32_t at = batch->first;;) {
-        const struct run run = find_unmappable_run(batch, at);
+    for (uint32_t next_granule = batch->first;;) {
+        const struct run run = find_unmappable_run(batch, next_granule);
 
         if (run.count == 0)
             break;
-        at = run.first + run.count;
+        next_granule = run.first + run.count;
         /* The next poll retries granules that the driver did not unmap. */
         if (!unmap_run(run, keep)) {
             batch->releases = UINT64_MAX;
@@ -571,7 +573,7 @@ static struct xseg_unmap_batch *next_due_batch(struct xseg_pending_unmap *unmaps
 void xseg_pending_unmap_poll(struct xseg_device *device, bool keep)
 {
     struct xseg_pending_unmap *unmaps = device->pending_unmaps;
-    const uint64_t cache = xseg_allocator_config(device->allocator)->page_cache_bytes;
+    const uint64_t cache_bytes = xseg_allocator_config(device->allocator)->page_cache_bytes;
     struct xseg_unmap_batch *batch;
 
     if (!can_poll(device))
@@ -580,9 +582,9 @@ void xseg_pending_unmap_poll(struct xseg_device *device, bool keep)
     wake_retained_batches(unmaps);
     xseg_pending_unmap_query(device);
     while (!xseg_pending_captures(device->pending) && (batch = next_due_batch(unmaps)) != NULL)
-        unmap_batch(device, batch, keep || cache != 0);
+        unmap_batch(device, batch, keep || cache_bytes != 0);
     if (!keep)
-        xseg_page_cache_shrink_unprepared(&device->page_cache, cache);
+        xseg_page_cache_shrink_unprepared(&device->page_cache, cache_bytes);
 }
 
 /* Wait until the stream has completed the work before a batch. */

@@ -8,7 +8,7 @@
  *                    v
  *                  unmapped; the pages are freed, or kept as idle pages for the next growth
  *
- * A commit can take granules that are pending unmap back without a driver call.  A granule that is
+ * A commit can recommit granules that are pending unmap without a driver call.  A granule that is
  * held, pinned or exported stays in its batch until the last reference is released.
  *
  * Each batch has an ID, which every granule of the range stores, and is in one of these queues:
@@ -16,12 +16,12 @@
  *     unrecorded   created during a capture; the first poll after the capture records an event
  *     stream       one queue for each stream with recorded events, in the order of the decommits
  *     completed    the event has completed, so granules without references can be unmapped
- *     retained       completed, but every granule has a reference; one list for each range
+ *     retained     completed, but every granule has a reference; one list for each range
  *
  * A poll queries the first event of each stream and continues with the next one only if it has
- * completed, because a stream completes its events in order.  Retained batches are visited again only
- * after a reference of their range was released.  A poll is O(streams + completed batches + ranges
- * with retained batches); it does not visit batches that still wait.
+ * completed, because a stream completes its events in order.  Retained batches are visited again
+ * only after a reference of their range was released.  A poll is O(streams + completed batches +
+ * ranges with retained batches); it does not visit batches that still wait.
  *
  * Calls that need memory, trims, decay and the calls of ranges poll.  During a capture nothing is
  * queried or unmapped.

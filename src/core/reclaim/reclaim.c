@@ -14,16 +14,16 @@ _Static_assert(XSEG_ARENA_RECORDS >= 4, "a claim of pages needs four records");
 
 /* --- Steps on one block or stream. --- */
 
-/* Settle the rest of a block after a split.  As in PyTorch, the part that is released keeps the
- * requested size. */
-static void settle_split_rest(struct xseg_arena *arena, struct xseg_block *rest)
+/* Settle the remainder of a block after a split.  As in PyTorch, the block that is released keeps
+ * the requested size. */
+static void settle_remainder(struct xseg_arena *arena, struct xseg_block *remainder)
 {
-    rest->requested = 0;
-    (void)xseg_arena_settle(arena, rest);
+    remainder->requested = 0;
+    (void)xseg_arena_settle(arena, remainder);
 }
 
-/* Claim whole pages inside a cached block, `count` granules from `first` on; the parts before and
- * after them stay cached.  The caller has reserved XSEG_ARENA_RECORDS block records. */
+/* Claim whole pages inside a cached block, `count` granules from `first` on.  The remainders of the
+ * block stay cached.  The caller has reserved XSEG_ARENA_RECORDS block records. */
 static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_block *block,
                                       uint32_t first, uint32_t count) XSEG_REQUIRES(arena->lock)
 {
@@ -37,11 +37,11 @@ static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_bloc
     if (begin > block->base) {
         struct xseg_block *inner = xseg_arena_split_block(arena, block, begin - block->base);
 
-        settle_split_rest(arena, block);
+        settle_remainder(arena, block);
         block = inner;
     }
     if (end < xseg_block_end(block))
-        settle_split_rest(arena, xseg_arena_split_block(arena, block, end - block->base));
+        settle_remainder(arena, xseg_arena_split_block(arena, block, end - block->base));
     XSEG_ASSERT(block->base == begin && xseg_block_end(block) == end);
     return block;
 }
@@ -101,7 +101,7 @@ static void record_release(const struct xseg_block *block, enum xseg_history_act
         xseg_recorder_segment(block->extent, action, block->base, bytes);
 }
 
-/* Free the classic segment of a claimed block; returns its bytes. */
+/* Free the classic segment of a claimed block.  Returns the bytes of the segment. */
 static uint64_t free_classic_segment(struct xseg_arena *arena, struct xseg_block *block,
                                      enum xseg_history_action cause)
 {
@@ -132,19 +132,20 @@ static uint64_t unmap_block_pages(struct xseg_arena *arena, struct xseg_block *b
                                   enum xseg_history_action cause)
 {
     struct xseg_segment *segment = &block->extent->segment;
-    const uint64_t granule = segment->granule_bytes;
+    const uint64_t granule_bytes = segment->granule_bytes;
     const uint64_t mapped = atomic_load_explicit(&segment->mapped, memory_order_relaxed);
-    void *spare = NULL; /* the record for the split after a partial unmap */
-    uint32_t done = 0;
+    void *spare_record = NULL; /* the record for the split after a partial unmap */
+    uint32_t unmapped_granules = 0;
 
     xseg_biased_lock_lock(&arena->lock);
     if (xseg_arena_reserve_records(arena, &arena->blocks, 1))
-        spare = xseg_slab_alloc_uninitialized(&arena->blocks);
+        spare_record = xseg_slab_alloc_uninitialized(&arena->blocks);
     xseg_biased_lock_unlock(&arena->lock);
-    if (spare != NULL)
-        (void)xseg_segment_unmap(segment, (uint32_t)((block->base - segment->base) / granule),
-                                 (uint32_t)(block->bytes / granule), keep, &done);
-    const uint64_t released = done * granule;
+    if (spare_record != NULL)
+        (void)xseg_segment_unmap(segment, (uint32_t)((block->base - segment->base) / granule_bytes),
+                                 (uint32_t)(block->bytes / granule_bytes), keep,
+                                 &unmapped_granules);
+    const uint64_t released = unmapped_granules * granule_bytes;
     XSEG_ASSERT(released <= block->bytes);
     /* Evicted memory was not counted as reserved. */
     const uint64_t reserved = mapped - atomic_load_explicit(&segment->mapped, memory_order_relaxed);
@@ -153,11 +154,11 @@ static uint64_t unmap_block_pages(struct xseg_arena *arena, struct xseg_block *b
     if (released < block->bytes)
         xseg_notify_map(block->extent, block->base + released, block->bytes - released);
     xseg_biased_lock_lock(&arena->lock);
-    if (spare != NULL)
-        xseg_slab_free(&arena->blocks, spare);
+    if (spare_record != NULL)
+        xseg_slab_free(&arena->blocks, spare_record);
     if (released > 0) {
         if (released < block->bytes)
-            settle_split_rest(arena, xseg_arena_split_block(arena, block, released));
+            settle_remainder(arena, xseg_arena_split_block(arena, block, released));
         block->mapped = false;
         xseg_counts_decrease(&arena->counts, XSEG_COUNT_RESERVED_BYTES, reserved);
         XSEG_ASSERT(arena->evicted >= released - reserved);
@@ -268,13 +269,15 @@ bool xseg_reclaim_destroy_unmapped(struct xseg_extent *extent)
 
 bool xseg_reclaim_destroy_all_unmapped(struct xseg_arena *arena)
 {
-    bool all = true;
+    bool destroyed_all = true;
 
     XSEG_LIST_FOR_SAFE(node, &arena->extents)
     {
-        all = xseg_reclaim_destroy_unmapped(XSEG_CONTAINER(node, struct xseg_extent, link)) && all;
+        destroyed_all =
+            xseg_reclaim_destroy_unmapped(XSEG_CONTAINER(node, struct xseg_extent, link)) &&
+            destroyed_all;
     }
-    return all;
+    return destroyed_all;
 }
 
 void xseg_reclaim_destroy_some_unmapped(struct xseg_arena *arena, uint32_t max)
@@ -289,11 +292,11 @@ void xseg_reclaim_destroy_some_unmapped(struct xseg_arena *arena, uint32_t max)
 
 /* --- The reclaim operation. --- */
 
-/* The memory that may still be claimed; counts down to 0. */
+/* The memory that may still be claimed; decreases to 0. */
 struct quota {
     uint64_t bytes;
     struct xseg_idle_limit idle;
-    uint64_t before; /* with idle.ages: only memory that was cached before this time */
+    uint64_t cached_before; /* with idle.ages: only memory that was cached before this time */
 };
 
 /* Claimed blocks, a list by `chain`. */
@@ -359,12 +362,12 @@ static bool claim_page_from_quota(struct quota *quota, const struct xseg_segment
 {
     const uint64_t bytes = xseg_idle_page_bytes(segment, page);
 
-    if (quota->bytes == 0 || xseg_idle_page_is_held(segment, page))
+    if (quota->bytes == 0 || xseg_idle_page_is_retained(segment, page))
         return false;
     if (quota->idle.ages != NULL) {
         const uint64_t since = xseg_idle_page_since(segment, page);
 
-        if (since >= quota->before || !xseg_idle_claim(&quota->idle, since, bytes))
+        if (since >= quota->cached_before || !xseg_idle_claim(&quota->idle, since, bytes))
             return false;
     }
     quota->bytes -= xseg_min(quota->bytes, bytes);
@@ -375,11 +378,11 @@ static bool claim_page_from_quota(struct quota *quota, const struct xseg_segment
 static uint32_t find_page_before(const struct xseg_segment *segment, uint32_t end)
 {
     XSEG_ASSERT(end > 0);
-    uint32_t at = end - 1;
+    uint32_t granule = end - 1;
 
-    while (xseg_idle_page_length(segment, at) == 0)
-        at--;
-    return at;
+    while (xseg_idle_page_length(segment, granule) == 0)
+        granule--;
+    return granule;
 }
 
 /*
@@ -394,19 +397,20 @@ static struct xseg_idle_run choose_page_run(struct quota *quota, const struct xs
 {
     const struct xseg_segment *segment = &block->extent->segment;
     const bool from_end = quota->idle.ages != NULL;
-    struct xseg_idle_run rest = xseg_idle_whole_pages(segment, block->base, block->bytes);
+    struct xseg_idle_run remaining = xseg_idle_whole_pages(segment, block->base, block->bytes);
     struct xseg_idle_run run = {0, 0};
 
     *has_more = false;
-    while (rest.count > 0) {
-        const uint32_t at =
-            from_end ? find_page_before(segment, rest.first + rest.count) : rest.first;
-        const uint32_t length = xseg_idle_page_length(segment, at);
+    while (remaining.count > 0) {
+        const uint32_t page = from_end
+                                  ? find_page_before(segment, remaining.first + remaining.count)
+                                  : remaining.first;
+        const uint32_t length = xseg_idle_page_length(segment, page);
 
-        rest.first += from_end ? 0 : length;
-        rest.count -= length;
-        if (claim_page_from_quota(quota, segment, at)) {
-            run.first = from_end || run.count == 0 ? at : run.first;
+        remaining.first += from_end ? 0 : length;
+        remaining.count -= length;
+        if (claim_page_from_quota(quota, segment, page)) {
+            run.first = from_end || run.count == 0 ? page : run.first;
             run.count += length;
         } else if (run.count > 0) {
             *has_more = quota_remains(quota);
@@ -430,9 +434,9 @@ static void append_claimed_block(struct chain *chain, struct xseg_block *block, 
 }
 
 /*
- * Claim the selected memory of an arena.  The free index is read upward from min_block.  The parts
- * of a block that stay cached are smaller than a page and come earlier in the index, unless the
- * block has another run of pages to claim.
+ * Claim the selected memory of an arena.  The free index is read upward from min_block.  The
+ * remainders of a block, which stay cached, are smaller than a page and precede the block in the
+ * index, unless the block has another run of pages to claim.
  */
 static struct chain claim_selected_blocks(const struct reclaim *reclaim, struct xseg_arena *arena,
                                           struct quota *quota) XSEG_REQUIRES(arena->lock)
@@ -463,18 +467,18 @@ static struct chain claim_selected_blocks(const struct reclaim *reclaim, struct 
         append_claimed_block(&chain, block, policy->largest_first);
         if (!has_more)
             continue;
-        const struct xseg_block_view rest = xseg_extent_view_at(
+        const struct xseg_block_view remainder = xseg_extent_view_at(
             block->extent, quota->idle.ages != NULL ? block->base - 1 : xseg_block_end(block));
-        if (rest.bytes >= reclaim->min_block) {
-            bytes = rest.bytes;
-            position = xseg_extent_position(block->extent, rest.base);
+        if (remainder.bytes >= reclaim->min_block) {
+            bytes = remainder.bytes;
+            position = xseg_extent_position(block->extent, remainder.base);
         }
     }
     return chain;
 }
 
-/* Truncate a chain, the largest block first, after the first blocks that have `bytes` together; the
- * rest is cached again. */
+/* Truncate a chain, the largest block first, after the first blocks that have `bytes` together.
+ * The remaining blocks are cached again. */
 static void settle_surplus_blocks(struct chain *chain, uint64_t bytes)
 {
     uint64_t sum = 0;
@@ -548,12 +552,12 @@ static void claim_idle_memory(struct reclaim *reclaim, struct xseg_arena *arena)
         chain = (struct chain){NULL, NULL, 0};
         quota = reclaim->quota;
         if (quota.idle.ages != NULL) {
-            quota.before = xseg_idle_poll_fence(arena, quota.idle.ages->now);
+            quota.cached_before = xseg_idle_poll_fence(arena, quota.idle.ages->now);
             chain = claim_arena_memory(reclaim, arena, &quota);
         }
         reclaim->result->busy += selected - xseg_min(selected, chain.bytes);
     }
-    quota.before = UINT64_MAX;
+    quota.cached_before = UINT64_MAX;
     reclaim->quota = quota;
     if (chain.first == NULL)
         return;
@@ -568,7 +572,7 @@ static void claim_idle_memory(struct reclaim *reclaim, struct xseg_arena *arena)
 
 /* --- Release and settle. --- */
 
-/* Release all claimed memory; returns false if observers or a capture keep it. */
+/* Release all claimed memory.  Returns false if observers or a capture keep the memory. */
 static bool release_claimed_memory(struct reclaim *reclaim)
 {
     const struct xseg_reclaim_policy *policy = reclaim->policy;
@@ -599,7 +603,7 @@ static bool release_claimed_memory(struct reclaim *reclaim)
 
 static void reclaim_arena(struct reclaim *reclaim, struct xseg_arena *arena)
 {
-    const uint64_t target = reclaim->quota.bytes, released = reclaim->result->released;
+    const uint64_t target = reclaim->quota.bytes, released_before = reclaim->result->released;
 
     /* A capture may begin while observers are notified. */
     if ((reclaim->policy->all_or_nothing && target == 0) ||
@@ -612,7 +616,7 @@ static void reclaim_arena(struct reclaim *reclaim, struct xseg_arena *arena)
     if (reclaim->policy->all_or_nothing)
         return;
     (void)release_claimed_memory(reclaim);
-    reclaim->quota.bytes = target - xseg_min(target, reclaim->result->released - released);
+    reclaim->quota.bytes = target - xseg_min(target, reclaim->result->released - released_before);
     if (xseg_pool_is_retired(arena->pool))
         (void)xseg_reclaim_destroy_all_unmapped(arena);
 }

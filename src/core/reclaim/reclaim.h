@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Reclaim: the one operation that releases cached memory of a device, according to a policy.
+ * Reclaim: the operation that releases cached memory of a device, according to a policy.
  *
  * Whole classic segments are freed; of expandable segments, the whole pages inside each cached
- * block are unmapped, and the parts before and after them stay cached:
+ * block are unmapped, and the remainders of the block stay cached:
  *
  *     [ cached ............................ ]              one cached block
  *     |    |        |        |        |    |               page boundaries
@@ -74,16 +74,16 @@ struct xseg_reclaim_policy {
     /* Selection. */
     uint64_t bytes;     /* stop after this many bytes are claimed; UINT64_MAX: no limit */
     uint64_t min_block; /* bytes of the smallest cached blocks, at least 2 MiB */
-    /* Blocks of at least this size are claimed first, in a pass of their own; 0: none. */
+    /* Blocks of at least this size are claimed first, in a separate pass; 0: no such pass. */
     uint64_t preferred_block;
     uint32_t searches;     /* the current count of searches, for min_searches */
     uint32_t min_searches; /* only blocks that were cached this many searches ago; 0: any */
-    /* Only pages of these ages, from the end of each block; .ages NULL: any age.  Arenas whose ages
-     * are not counted are then left out. */
+    /* Only pages of these ages, from the end of each block; .ages NULL: any age.  A policy with
+     * ages excludes arenas whose ages are not counted. */
     struct xseg_idle_limit idle;
     bool classic_only;   /* only classic segments */
     bool all_or_nothing; /* release nothing unless `bytes` can be claimed */
-    bool largest_first;  /* the largest blocks instead; with all_or_nothing and one arena */
+    bool largest_first;  /* claim the largest blocks; requires all_or_nothing and one arena */
 
     /* Release. */
     enum xseg_reclaim_work work;
@@ -107,7 +107,7 @@ struct xseg_reclaim_result {
 
 /*
  * Release the cached memory of a device that a policy selects.  Other threads may use the device
- * while observers are notified.  Once a capture has begun, the rest of the memory stays cached.
+ * while observers are notified.  After a capture has begun, the remaining memory stays cached.
  *
  * result: set
  * Returns: XSEG_OK; the first error of a stream query or wait; XSEG_ERR_DEVICE_LOST
@@ -132,7 +132,7 @@ uint64_t xseg_reclaim_page_cache(struct xseg_device *device, uint64_t *bytes, ui
 bool xseg_reclaim_destroy_unmapped(struct xseg_extent *extent);
 
 /*
- * Destroy all segments of an arena that have no mapped memory.  Returns whether no segment is left.
+ * Destroy all segments of an arena that have no mapped memory.  Returns whether no segment remains.
  */
 bool xseg_reclaim_destroy_all_unmapped(struct xseg_arena *arena);
 
@@ -166,14 +166,14 @@ void xseg_reclaim_settle(struct xseg_block *claimed);
 /* --- Trim. --- */
 
 /*
- * A trim is a policy that releases cached memory immediately, on a call of the
- * application, for a limit, or for a request that is about to fail.  decay.h has the policies that
- * release memory over time.
+ * A trim is a policy that releases cached memory immediately: on a call of the application, for a
+ * limit, or for a request that is about to fail.  decay.h has the policies that release memory over
+ * time.
  *
  * A trim of a device first completes pending blocks and pending unmaps, by a poll or a wait,
  * retries failed driver calls, discards paused pools that cannot be resumed, and releases the page
  * cache.  Then one reclaim releases the selected memory.  Finally all memory that is still reserved
- * in the scope is counted by the reason why it was kept, so that the result explains itself.
+ * in the scope is counted by the reason why it was kept.
  * Without `wait` a trim never waits for a stream.
  */
 
@@ -183,19 +183,19 @@ struct xseg_trim_plan {
     const struct xseg_pool *pool;           /* NULL: any */
     bool wait;                              /* for pending blocks and streams */
     bool retained_pools;                    /* include pools with holders: the device closes */
-    uint64_t target_bytes;                  /* stop once the scope has no more reserved bytes */
+    uint64_t target_bytes;                  /* stop at this many reserved bytes of the scope */
     uint64_t idle_ms; /* only memory that has been idle for this time; 0: any */
 };
 
 /*
  * Trim a device.  The caller holds the device memory lock and no other lock.
  *
- * done: the results are added
+ * result:  the results of this device are added
  * Returns: XSEG_OK; XSEG_ERR_DRIVER if a stream could not be queried or waited for;
  *          XSEG_ERR_DEVICE_LOST
  */
 xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
-                             struct xseg_trim_result *done);
+                             struct xseg_trim_result *result);
 
 /*
  * Release all idle memory of a device before a request is retried.  The caller holds the device
@@ -226,12 +226,12 @@ void xseg_trim_to_limits(struct xseg_device *device);
 bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t min, uint64_t needed);
 
 /*
- * Collect garbage by age for a request that is about to grow.  The threshold is the part
+ * Collect garbage by age for a request that is about to grow.  The threshold is the fraction
  * garbage_collection_threshold of the limit that per_process_memory_fraction sets.  While more is
  * reserved, old cached memory of the large arenas of the default pool is released, but not during a
  * capture.  The caller holds the device memory lock and no other lock.
  *
- * The age of a cached block is how often these arenas were searched since the block was cached.
+ * The age of a cached block is the number of searches of these arenas since the block was cached.
  * Each round releases the blocks that are at least as old as the average (PyTorch's rule).
  *
  * Cost: waits for the streams whose memory is unmapped
@@ -263,8 +263,8 @@ struct xseg_device;
  */
 bool xseg_release_pool(struct xseg_pool *pool);
 
-/* End the exports of the whole segments of a pool, which have no close (xseg_export_segment()).  The
- * device memory lock is held. */
+/* End the segment exports of a pool, which have no close (xseg_export_segment()).  The device
+ * memory lock is held. */
 void xseg_unexport_segments(struct xseg_pool *pool);
 
 /* Drop a reference of a pool; the last one destroys the pool.  Locks PENDING.  The caller holds no

@@ -21,10 +21,10 @@
 static void free_pool_addresses(struct xseg_pool *pool)
 {
     struct xseg_device *device = pool->device;
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved_error;
 
-    /* The caller may release the pool after a failure, whose error is preserved. */
-    xseg_fail_save(&kept);
+    /* The caller may release the pool after a failure, so preserve the error. */
+    xseg_fail_save(&saved_error);
     xseg_mutex_lock(&device->memory_lock);
     if (!xseg_pending_captures(device->pending) && !xseg_context_is_lost(&device->context))
         XSEG_POOL_FOR_ARENAS(arena, pool)
@@ -32,7 +32,7 @@ static void free_pool_addresses(struct xseg_pool *pool)
             (void)xseg_reclaim_destroy_all_unmapped(arena);
         }
     xseg_mutex_unlock(&device->memory_lock);
-    xseg_fail_restore(&kept);
+    xseg_fail_restore(&saved_error);
 }
 
 void xseg_unexport_segments(struct xseg_pool *pool)
@@ -53,7 +53,7 @@ bool xseg_release_pool(struct xseg_pool *pool)
     bool is_last = false;
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
-    if (!xseg_pool_release_last(pool, &is_last))
+    if (!xseg_pool_remove_holder(pool, &is_last))
         return false;
     if (!is_last)
         return true;
@@ -143,7 +143,7 @@ void xseg_discard_lost_contents(struct xseg_device *device)
 struct trim {
     struct xseg_device *device;
     const struct xseg_trim_plan *plan;
-    struct xseg_trim_result *done;
+    struct xseg_trim_result *result;
     bool is_whole_device; /* the plan selects neither a pool nor a stream */
     bool keeps_idle;      /* the plan keeps idle memory because of a target size or an age */
     uint64_t max;         /* bytes that may still be released */
@@ -166,35 +166,36 @@ static struct xseg_idle_bytes sum_whole_page_bytes(struct xseg_arena *arena)
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_ARENA));
     while ((block = xseg_cached_lower_bound(arena, bytes, position)) != NULL) {
-        const struct xseg_idle_bytes whole =
+        const struct xseg_idle_bytes block_bytes =
             xseg_idle_whole_bytes(&block->extent->segment, block->base, block->bytes);
 
         bytes = block->bytes;
         position = xseg_block_position(block) + 1;
-        sum.releasable += whole.releasable;
-        sum.held.pinned += whole.held.pinned;
-        sum.held.exported += whole.held.exported;
+        sum.releasable += block_bytes.releasable;
+        sum.retained.pinned += block_bytes.retained.pinned;
+        sum.retained.exported += block_bytes.retained.exported;
     }
     return sum;
 }
 
-static bool arena_has_held_pages(const struct xseg_arena *arena)
+static bool arena_has_retained_pages(const struct xseg_arena *arena)
 {
-    bool any = false;
+    bool has_retained = false;
 
     XSEG_LIST_FOR(node, &arena->extents)
     {
-        any |= xseg_segment_has_retained(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
+        has_retained |=
+            xseg_segment_has_retained(&XSEG_CONTAINER(node, struct xseg_extent, link)->segment);
     }
-    return any;
+    return has_retained;
 }
 
 /* Count the memory that is still reserved in an arena, by the reason why the trim kept it. */
 static void count_arena_remainder(struct trim *trim, struct xseg_arena *arena)
 {
-    struct xseg_trim_result *done = trim->done;
+    struct xseg_trim_result *result = trim->result;
     const bool is_paused = arena->is_paused;
-    struct xseg_idle_bytes whole = {0, {0, 0}};
+    struct xseg_idle_bytes idle = {0, {0, 0}};
 
     if (!plan_selects_arena(trim->plan, arena))
         return;
@@ -205,58 +206,58 @@ static void count_arena_remainder(struct trim *trim, struct xseg_arena *arena)
     const bool may_trim =
         xseg_pool_may_trim(arena->pool, trim->plan->pool) || trim->plan->retained_pools;
     const bool is_capturing = xseg_pending_captures(trim->device->pending);
-    if (may_trim && !is_capturing && (trim->keeps_idle || arena_has_held_pages(arena)))
-        whole = sum_whole_page_bytes(arena);
+    if (may_trim && !is_capturing && (trim->keeps_idle || arena_has_retained_pages(arena)))
+        idle = sum_whole_page_bytes(arena);
     xseg_biased_lock_unlock(&arena->lock);
 
     XSEG_ASSERT(allocated <= active && (is_paused || active <= reserved));
     /* The memory of a paused arena is evicted. */
     const uint64_t cached = is_paused ? 0 : reserved - active;
-    done->remaining += reserved;
-    done->kept_pending += active - allocated;
+    result->remaining += reserved;
+    result->kept_pending += active - allocated;
     if (is_capturing)
-        done->kept_capture += cached;
+        result->kept_capture += cached;
     else if (!may_trim)
-        done->kept_pool += cached;
+        result->kept_pool += cached;
     else {
-        const uint64_t releasable = trim->keeps_idle ? whole.releasable : 0;
-        const uint64_t counted = releasable + whole.held.pinned + whole.held.exported;
+        const uint64_t releasable = trim->keeps_idle ? idle.releasable : 0;
+        const uint64_t counted = releasable + idle.retained.pinned + idle.retained.exported;
 
-        done->kept_by_options += releasable;
-        done->kept_pinned += whole.held.pinned;
-        done->kept_exported += whole.held.exported;
-        done->kept_fragmented += cached - xseg_min(cached, counted);
+        result->kept_by_options += releasable;
+        result->kept_pinned += idle.retained.pinned;
+        result->kept_exported += idle.retained.exported;
+        result->kept_fragmented += cached - xseg_min(cached, counted);
     }
 }
 
 /* Count the memory that is still reserved in the selected arenas, and the memory that the reclaim
  * could not release. */
-static void count_remainder(struct trim *trim, const struct xseg_reclaim_result *result)
+static void count_remainder(struct trim *trim, const struct xseg_reclaim_result *reclaimed)
 {
-    struct xseg_trim_result *done = trim->done;
-    const struct xseg_trim_result before = *done;
-    const uint64_t still_cached = result->busy + result->kept + result->failed;
+    struct xseg_trim_result *result = trim->result;
+    const struct xseg_trim_result before = *result;
+    const uint64_t still_cached = reclaimed->busy + reclaimed->kept + reclaimed->failed;
 
     XSEG_DEVICE_FOR_ARENAS(arena, trim->device)
     {
         count_arena_remainder(trim, arena);
     }
-    /* Memory that the reclaim kept is cached, so it was counted twice. */
+    /* Memory that the reclaim kept is cached, so the walk has counted it, too: subtract it. */
     if (xseg_pending_captures(trim->device->pending))
-        done->kept_capture -= xseg_min(done->kept_capture - before.kept_capture, still_cached);
+        result->kept_capture -= xseg_min(result->kept_capture - before.kept_capture, still_cached);
     else if (trim->keeps_idle)
-        done->kept_by_options -=
-            xseg_min(done->kept_by_options - before.kept_by_options, still_cached);
+        result->kept_by_options -=
+            xseg_min(result->kept_by_options - before.kept_by_options, still_cached);
     else
-        done->kept_fragmented -=
-            xseg_min(done->kept_fragmented - before.kept_fragmented, still_cached);
-    done->released += result->released;
-    done->kept_busy += result->busy;
-    done->kept_capture += result->kept;
-    done->kept_failed += result->failed;
+        result->kept_fragmented -=
+            xseg_min(result->kept_fragmented - before.kept_fragmented, still_cached);
+    result->released += reclaimed->released;
+    result->kept_busy += reclaimed->busy;
+    result->kept_capture += reclaimed->kept;
+    result->kept_failed += reclaimed->failed;
     if (trim->is_whole_device)
-        done->remaining += xseg_unreleased_bytes(&trim->device->unreleased) +
-                           xseg_page_cache_bytes(&trim->device->page_cache);
+        result->remaining += xseg_unreleased_bytes(&trim->device->unreleased) +
+                             xseg_page_cache_bytes(&trim->device->page_cache);
 }
 
 /* --- Trim of a device. --- */
@@ -274,7 +275,7 @@ static void retry_unknown_pages(struct xseg_device *device)
     }
 }
 
-/* Set how many bytes may be released. */
+/* Set the number of bytes that may be released. */
 static void set_release_limit(struct trim *trim)
 {
     trim->max = UINT64_MAX;
@@ -299,23 +300,23 @@ static uint64_t plan_idle_ns(const struct xseg_trim_plan *plan)
 static void trim_page_cache(struct trim *trim)
 {
     struct xseg_page_cache *pages = &trim->device->page_cache;
-    const uint64_t had = xseg_page_cache_bytes(pages);
+    const uint64_t bytes_before = xseg_page_cache_bytes(pages);
 
     XSEG_ASSERT(trim->is_whole_device);
     if (trim->plan->idle_ms == 0) {
         (void)xseg_reclaim_page_cache(trim->device, &trim->max, UINT64_MAX);
     } else {
-        const uint64_t now = xseg_decay_now(trim->device), age = plan_idle_ns(trim->plan);
+        const uint64_t now = xseg_decay_now(trim->device), min_age = plan_idle_ns(trim->plan);
 
         xseg_page_cache_set_time(pages, now);
         trim->max -= xseg_min(
-            trim->max, xseg_page_cache_release_old(pages, now - xseg_min(now, age), trim->max));
+            trim->max, xseg_page_cache_release_old(pages, now - xseg_min(now, min_age), trim->max));
     }
-    trim->done->released += had - xseg_page_cache_bytes(pages);
-    trim->done->kept_by_options += xseg_page_cache_bytes(pages);
+    trim->result->released += bytes_before - xseg_page_cache_bytes(pages);
+    trim->result->kept_by_options += xseg_page_cache_bytes(pages);
 }
 
-static xseg_status reclaim_selected_memory(struct trim *trim, struct xseg_reclaim_result *result)
+static xseg_status reclaim_selected_memory(struct trim *trim, struct xseg_reclaim_result *reclaimed)
 {
     const struct xseg_trim_plan *plan = trim->plan;
     struct xseg_idle_ages ages;
@@ -334,10 +335,10 @@ static xseg_status reclaim_selected_memory(struct trim *trim, struct xseg_reclai
                         &ages);
         policy.bytes = UINT64_MAX;
         policy.idle = (struct xseg_idle_limit){.ages = &ages, .rounds_up = true};
-        xseg_idle_choose(&policy.idle, trim->max, XSEG_IDLE_STEPS, UINT64_MAX);
+        xseg_idle_select_oldest(&policy.idle, trim->max, XSEG_IDLE_STEPS, UINT64_MAX);
         policy.cause = XSEG_HISTORY_DECAY;
     }
-    return xseg_reclaim(trim->device, &policy, result);
+    return xseg_reclaim(trim->device, &policy, reclaimed);
 }
 
 /*
@@ -353,64 +354,65 @@ static xseg_status collect_completed_blocks(struct trim *trim)
         return XSEG_OK;
     }
     atomic_fetch_add_explicit(&device->syncs, 1, memory_order_relaxed);
-    const xseg_status waited = xseg_pending_wait(device->pending);
-    const xseg_status left = xseg_pending_unmap_wait(device, false);
-    return waited == XSEG_OK ? left : waited;
+    const xseg_status status = xseg_pending_wait(device->pending);
+    const xseg_status unmap_status = xseg_pending_unmap_wait(device, false);
+    return status == XSEG_OK ? unmap_status : status;
 }
 
 static xseg_status run_device_trim(struct xseg_device *device, const struct xseg_trim_plan *plan,
-                                   struct xseg_trim_result *done)
+                                   struct xseg_trim_result *result)
 {
     struct trim trim = {
         .device = device,
         .plan = plan,
-        .done = done,
+        .result = result,
         .is_whole_device = plan->stream == NULL && plan->pool == NULL,
         .keeps_idle = plan->target_bytes != 0 || plan->idle_ms != 0,
         .max = UINT64_MAX,
     };
-    const uint64_t returned_before = done->released;
-    struct xseg_reclaim_result result = {.released = 0};
+    const uint64_t released_before = result->released;
+    struct xseg_reclaim_result reclaimed = {.released = 0};
 
     if (xseg_context_is_lost(&device->context))
         return xseg_driver_fail_lost(&device->context);
     if (xseg_pending_captures(device->pending)) {
-        done->kept_capture += trim.is_whole_device ? xseg_page_cache_bytes(&device->page_cache) : 0;
-        count_remainder(&trim, &result);
+        result->kept_capture +=
+            trim.is_whole_device ? xseg_page_cache_bytes(&device->page_cache) : 0;
+        count_remainder(&trim, &reclaimed);
         return XSEG_OK;
     }
-    const xseg_status waited = collect_completed_blocks(&trim);
-    /* After another error, blocks of one stream are still pending; the memory of the others can be
-     * released. */
-    if (waited == XSEG_ERR_DEVICE_LOST)
-        return waited;
+    const xseg_status wait_status = collect_completed_blocks(&trim);
+    /* After any other error, blocks of one stream are still pending; the memory of the other
+     * streams can be released. */
+    if (wait_status == XSEG_ERR_DEVICE_LOST)
+        return wait_status;
     (void)xseg_unreleased_retry(&device->unreleased);
     xseg_discard_paused_pools(device, false);
     retry_unknown_pages(device);
-    const uint64_t kept = xseg_unreleased_bytes(&device->unreleased);
+    const uint64_t unreleased_before = xseg_unreleased_bytes(&device->unreleased);
     set_release_limit(&trim);
     if (trim.is_whole_device)
         trim_page_cache(&trim);
-    const xseg_status status = reclaim_selected_memory(&trim, &result);
-    count_remainder(&trim, &result);
+    const xseg_status status = reclaim_selected_memory(&trim, &reclaimed);
+    count_remainder(&trim, &reclaimed);
 
     /* Memory that was unmapped but that the driver did not free is still unreleased. */
-    XSEG_ASSERT(done->released >= returned_before);
-    const uint64_t now = xseg_unreleased_bytes(&device->unreleased);
-    const uint64_t left = now - xseg_min(now, kept);
-    done->released -= xseg_min(left, done->released - returned_before);
-    done->kept_failed += kept + left;
-    return waited != XSEG_OK ? waited : status;
+    XSEG_ASSERT(result->released >= released_before);
+    const uint64_t unreleased = xseg_unreleased_bytes(&device->unreleased);
+    const uint64_t newly_unreleased = unreleased - xseg_min(unreleased, unreleased_before);
+    result->released -= xseg_min(newly_unreleased, result->released - released_before);
+    result->kept_failed += unreleased_before + newly_unreleased;
+    return wait_status != XSEG_OK ? wait_status : status;
 }
 
 xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_plan *plan,
-                             struct xseg_trim_result *done)
+                             struct xseg_trim_result *result)
 {
     const int ordinal = device->context.ordinal;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     XSEG_SPAN_BEGIN(trim, ordinal, atomic_load_explicit(&device->reserved, memory_order_relaxed));
-    const xseg_status status = run_device_trim(device, plan, done);
+    const xseg_status status = run_device_trim(device, plan, result);
     XSEG_SPAN_END(trim, ordinal, status);
     return status;
 }
@@ -418,9 +420,9 @@ xseg_status xseg_trim_device(struct xseg_device *device, const struct xseg_trim_
 xseg_status xseg_trim_all(struct xseg_device *device, bool wait)
 {
     const struct xseg_trim_plan everything = {.wait = wait};
-    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_result result = {sizeof(result)};
 
-    return xseg_trim_device(device, &everything, &done) == XSEG_ERR_DEVICE_LOST
+    return xseg_trim_device(device, &everything, &result) == XSEG_ERR_DEVICE_LOST
                ? XSEG_ERR_DEVICE_LOST
                : XSEG_OK;
 }
@@ -430,18 +432,18 @@ xseg_status xseg_trim_all(struct xseg_device *device, bool wait)
 void xseg_trim_to_limits(struct xseg_device *device)
 {
     const uint64_t limit = xseg_device_limit(device);
-    struct xseg_trim_result done = {sizeof(done)};
-    const uint64_t cache = xseg_allocator_config(device->allocator)->page_cache_bytes;
+    struct xseg_trim_result result = {sizeof(result)};
+    const uint64_t cache_bytes = xseg_allocator_config(device->allocator)->page_cache_bytes;
 
     xseg_mutex_lock(&device->memory_lock);
     if (!xseg_pending_captures(device->pending))
-        xseg_page_cache_shrink_unprepared(&device->page_cache, cache);
-    const uint64_t left = xseg_unreleased_bytes(&device->unreleased);
+        xseg_page_cache_shrink_unprepared(&device->page_cache, cache_bytes);
+    const uint64_t unreleased = xseg_unreleased_bytes(&device->unreleased);
     /* A target of 0 releases all idle memory, which is correct if unreleased memory alone reaches
      * the limit.  The loss of a device is reported to the next call of the application. */
-    const struct xseg_trim_plan plan = {.target_bytes = limit - xseg_min(limit, left)};
+    const struct xseg_trim_plan plan = {.target_bytes = limit - xseg_min(limit, unreleased)};
     if (xseg_device_physical(device) > limit)
-        (void)xseg_trim_device(device, &plan, &done);
+        (void)xseg_trim_device(device, &plan, &result);
     xseg_mutex_unlock(&device->memory_lock);
 }
 
@@ -477,7 +479,7 @@ bool xseg_trim_oversize(struct xseg_arena *arena, uint64_t min, uint64_t needed)
 /* The ages of the blocks that could be released. */
 struct garbage {
     uint32_t searches;
-    uint64_t ages, count; /* the sum of ages, and the number of blocks */
+    uint64_t age_sum, count; /* the sum of the ages, and the number of blocks */
 };
 
 static void add_block_ages(struct garbage *garbage, struct xseg_arena *arena)
@@ -493,13 +495,13 @@ static void add_block_ages(struct garbage *garbage, struct xseg_arena *arena)
         position = xseg_block_position(block) + 1;
         if (xseg_idle_whole_bytes(&block->extent->segment, block->base, bytes).releasable == 0)
             continue;
-        garbage->ages += garbage->searches - block->gc_count_base;
+        garbage->age_sum += garbage->searches - block->gc_count_base;
         garbage->count++;
     }
     xseg_biased_lock_unlock(&arena->lock);
 }
 
-/* Release old blocks until no more than `trigger` bytes are reserved, or none can be released. */
+/* Release old blocks until at most `trigger` bytes are reserved, or no block can be released. */
 static void collect_garbage(struct xseg_device *device, uint64_t trigger)
 {
     struct xseg_reclaim_result result = {.released = 1};
@@ -518,8 +520,8 @@ static void collect_garbage(struct xseg_device *device, uint64_t trigger)
             .bytes = UINT64_MAX,
             .min_block = XSEG_SIZE_SMALL_SEGMENT,
             .searches = garbage.searches,
-            /* The average, rounded up: ages are whole numbers. */
-            .min_searches = (uint32_t)((garbage.ages + garbage.count - 1) / garbage.count),
+            /* The average, rounded up, because ages are integers. */
+            .min_searches = (uint32_t)((garbage.age_sum + garbage.count - 1) / garbage.count),
             .work = XSEG_RECLAIM_WAIT_TO_UNMAP,
             .cause = XSEG_HISTORY_TRIM,
         };

@@ -21,8 +21,8 @@
 struct xseg_dmabuf_pin {
     struct xseg_device *device;
     struct xseg_segment *segment;
-    uint64_t begin, end;           /* offsets in the segment */
-    struct xseg_dmabuf_pin *stale; /* a pin to be released after this one */
+    uint64_t begin, end;                /* offsets in the segment */
+    struct xseg_dmabuf_pin *next_stale; /* in a list of pins to release */
 };
 
 /* A call of xseg_dmabuf_open(). */
@@ -31,25 +31,25 @@ struct dmabuf_request {
     struct xseg_extent *extent;
     uint64_t begin, end; /* addresses */
     unsigned flags;
-    struct xseg_dmabuf_pin *stale; /* pins of descriptors that were closed by close() */
+    struct xseg_dmabuf_pin *stale; /* pins of descriptors that the program closed by close() */
 };
 
 /* --- Checks. --- */
 
-/* The address of the first unmapped byte of a range; its end if all are mapped. */
-static uint64_t first_unmapped(const struct dmabuf_request *request)
+/* Find the first unmapped byte of the range; the end of the range if all bytes are mapped. */
+static uint64_t find_unmapped(const struct dmabuf_request *request)
 {
     const struct xseg_segment *segment = &request->extent->segment;
-    uint64_t at = request->begin;
+    uint64_t address = request->begin;
 
     if (!xseg_segment_is_expandable(segment))
         return request->end;
-    while (at < request->end) {
-        const uint64_t granule = (at - segment->base) / segment->granule_bytes;
+    while (address < request->end) {
+        const uint64_t granule = (address - segment->base) / segment->granule_bytes;
 
         if (!xseg_segment_is_mapped(segment, (uint32_t)granule))
-            return at;
-        at = segment->base + (granule + 1) * segment->granule_bytes;
+            return address;
+        address = segment->base + (granule + 1) * segment->granule_bytes;
     }
     return request->end;
 }
@@ -69,9 +69,9 @@ static xseg_status check_request(const struct dmabuf_request *request)
     if ((request->flags & XSEG_DMABUF_PIN) != 0 &&
         xseg_mapping_is_claimed(request->extent, request->begin, request->end))
         return xseg_mapping_fail_claimed(request->begin);
-    if (first_unmapped(request) != request->end)
+    if (find_unmapped(request) != request->end)
         return xseg_fail(XSEG_ERR_NOT_ALLOCATED, "address is not mapped, %#" PRIx64,
-                         first_unmapped(request));
+                         find_unmapped(request));
     if (xseg_segment_is_expandable(segment) && !xseg_segment_has_property(segment, XSEG_PAGE_RDMA))
         return xseg_fail(XSEG_ERR_UNSUPPORTED, "page was created without rdma, %#" PRIx64 "; %s%s",
                          request->begin,
@@ -102,22 +102,22 @@ static bool reserve_pin_entry(struct xseg_registrations *table, int fd)
     return true;
 }
 
-/* Record a pin by its descriptor.  If the table already has a pin with this number, the program has
- * closed that descriptor by close(): the pin is stale. */
+/* Record a pin by its descriptor.  If the table already has a pin of the same descriptor value, the
+ * program has closed the previous descriptor by close(), and its pin is stale. */
 static bool record_pin(struct dmabuf_request *request, struct xseg_dmabuf_pin *pin, int fd)
 {
     struct xseg_registrations *table = request->table;
 
     xseg_mutex_lock(&table->lock);
-    const bool done = reserve_pin_entry(table, fd);
-    if (done && table->pin[fd] != NULL) {
-        table->pin[fd]->stale = request->stale;
+    const bool reserved = reserve_pin_entry(table, fd);
+    if (reserved && table->pin[fd] != NULL) {
+        table->pin[fd]->next_stale = request->stale;
         request->stale = table->pin[fd];
     }
-    if (done)
+    if (reserved)
         table->pin[fd] = pin;
     xseg_mutex_unlock(&table->lock);
-    return done;
+    return reserved;
 }
 
 /* Retain the pages of a descriptor. */
@@ -149,13 +149,13 @@ static void release_pins(struct xseg_dmabuf_pin *pin)
     struct xseg_dmabuf_pin *next;
 
     for (; pin != NULL; pin = next) {
-        next = pin->stale;
+        next = pin->next_stale;
         xseg_mutex_lock(&pin->device->memory_lock);
-        const bool done =
+        const bool released =
             xseg_segment_release(pin->segment, XSEG_RETAIN_REGISTRATION, pin->begin, pin->end);
-        XSEG_ASSERT(done || xseg_context_is_lost(&pin->device->context));
+        XSEG_ASSERT(released || xseg_context_is_lost(&pin->device->context));
         xseg_mutex_unlock(&pin->device->memory_lock);
-        (void)done;
+        (void)released;
         free(pin);
     }
 }
@@ -165,12 +165,12 @@ static void release_pins(struct xseg_dmabuf_pin *pin)
 /* Open a descriptor of the range, extended to whole host pages. */
 static xseg_status open_descriptor(struct dmabuf_request *request, int *out, uint64_t *offset)
 {
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    const uint64_t from = xseg_round_down(request->begin, page),
-                   to = xseg_round_up(request->end, page);
+    const uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t begin = xseg_round_down(request->begin, page_bytes),
+                   end = xseg_round_up(request->end, page_bytes);
     int fd = -1;
     xseg_status status =
-        xseg_driver_dmabuf(&request->extent->arena->device->context, from, to - from,
+        xseg_driver_dmabuf(&request->extent->arena->device->context, begin, end - begin,
                            (request->flags & XSEG_DMABUF_PCIE) != 0, &fd);
 
     if (status == XSEG_OK && (request->flags & XSEG_DMABUF_PIN) != 0) {
@@ -181,7 +181,7 @@ static xseg_status open_descriptor(struct dmabuf_request *request, int *out, uin
     if (status != XSEG_OK)
         return status;
     *out = fd;
-    *offset = request->begin - from;
+    *offset = request->begin - begin;
     return XSEG_OK;
 }
 
@@ -217,7 +217,7 @@ xseg_status xseg_dmabuf_release(struct xseg_registrations *table, int fd)
                          "fd is not a pinned descriptor of xseg_dmabuf_open(), %d; close other "
                          "descriptors with close()",
                          fd);
-    found->stale = NULL;
+    found->next_stale = NULL;
     (void)close(fd);
     release_pins(found);
     return XSEG_OK;

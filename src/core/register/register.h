@@ -10,8 +10,9 @@
  *     segment  [ mapped ........... ][ unmapped ][ mapped ................. ]
  *     runs         |<-- run ------->|            |<-- run ------>|
  *
- * A run is memory for which `enter` was called and `leave` was not.  When a part of a run is
- * unmapped, `leave` is called for the run, and `enter` for the parts that remain mapped.
+ * A run is memory for which `enter` was called and `leave` was not.  When memory of a run is about
+ * to be unmapped, `leave` is called for the run, and `enter` for the memory before and after, which
+ * remains mapped.
  *
  * The first registration adds one internal observer (observers.h).  The observer receives each map
  * and unmap notification (mapping.h), finds the registrations that overlap it and calls their
@@ -26,8 +27,8 @@
  *
  * A registration has one reference for its owner and one for each thread that delivers a
  * notification to it; the last release frees it.  An unregister waits until only the owner's
- * reference is left, so no callback runs after it has returned.  A registration counts in
- * `registered` of its extent, which keeps the addresses of an expandable segment reserved.  With
+ * reference remains, so no callback runs after the unregister has returned.  A registration counts
+ * in `registered` of its extent, which keeps the addresses of an expandable segment reserved.  With
  * `pin`, each run retains its pages.
  *
  * A dma-buf descriptor with XSEG_DMABUF_PIN retains its pages, too.  Its pin is in a table indexed
@@ -38,9 +39,9 @@
  *   REGISTRATION-1  memory of a run that is not busy is mapped.
  *   REGISTRATION-2  runs of a registration do not overlap, and are inside its range.
  *
- * Locking: the lock of the table (rank REGISTRATIONS) guards everything here.  It is released while
- * a callback runs, and while a run is pinned or unpinned, because the device memory lock has the
- * lower rank.
+ * Locking: the lock of the table (rank REGISTRATIONS) guards all data of this module.  It is
+ * released while a callback runs, and while a run is pinned or unpinned, because the device memory
+ * lock has the lower rank.
  */
 #ifndef XSEG_CORE_REGISTER_H
 #define XSEG_CORE_REGISTER_H
@@ -54,12 +55,12 @@ struct xseg_registration {
     struct xseg_registrar registrar;
     struct xseg_extent *extent;
     struct xseg_device *device;
-    struct xseg_pool *pool;     /* as users see it */
+    struct xseg_pool *pool;     /* xseg_pool_visible() */
     struct xseg_intervals runs; /* struct xseg_registration_run */
     uint64_t bytes;             /* registered, in all runs */
     unsigned references;
     bool is_starting; /* `enter` has not been called for all initial runs */
-    bool ends;        /* an unregister has begun */
+    bool is_ending;   /* an unregister has begun */
     /* The classic segment is released, and so are the addresses.  Reset if the segment is kept. */
     bool is_released;
     uint64_t generation;            /* of that segment, valid once is_released has been set */
@@ -70,13 +71,13 @@ struct xseg_registration {
 struct xseg_registrations {
     struct xseg_allocator *allocator;
     struct xseg_mutex lock; /* rank REGISTRATIONS */
-    pthread_cond_t changed; /* a thread has released its reference to a registration that `ends` */
+    pthread_cond_t changed; /* a thread has released its reference to an ending registration */
     struct xseg_intervals ranges;     /* all registrations, by address */
     struct xseg_registration **by_id; /* [buckets], a power of two */
     size_t count, buckets;
     uint64_t last_id;
-    atomic_uint_fast64_t changes; /* registrations that began or ended */
-    atomic_bool observes;         /* the observer was added; may be read without the lock */
+    atomic_uint_fast64_t changes; /* number of registrations that began or ended */
+    atomic_bool has_observer;     /* the observer was added; may be read without the lock */
     struct xseg_dmabuf_pin **pin; /* [pin_capacity], by descriptor; NULL: not pinned */
     size_t pin_capacity;
 };
@@ -104,7 +105,7 @@ xseg_status xseg_registrations_check_none(struct xseg_registrations *table);
 /* Registered bytes of a device.  Locks nothing before the first registration. */
 uint64_t xseg_registrations_bytes(struct xseg_registrations *table, int device);
 
-/* Registered bytes of a pool of a device, as users see it; NULL: of the default pool. */
+/* Registered bytes of a pool of a device, as xseg_pool_visible(); NULL: of the default pool. */
 uint64_t xseg_registrations_pool_bytes(struct xseg_registrations *table, int device,
                                        const struct xseg_pool *pool);
 
@@ -117,9 +118,9 @@ bool xseg_registrations_pin_any(struct xseg_registrations *table, uint64_t begin
 
 /* --- Runs of one registration (registered_runs.c). --- */
 
-/* Create a registration like another one, without runs and with one reference.  Returns NULL on
- * host allocation failure. */
-struct xseg_registration *xseg_registration_create(const struct xseg_registration *like);
+/* Create a registration from a draft, without runs and with one reference.  Returns NULL on host
+ * allocation failure. */
+struct xseg_registration *xseg_registration_create(const struct xseg_registration *draft);
 
 /* Release a reference. */
 void xseg_registration_release(struct xseg_registrations *table,
@@ -140,8 +141,8 @@ xseg_status xseg_registration_add_initial_runs(struct xseg_registration *registr
 /* Release the pins of the initial runs.  The device memory lock is held. */
 void xseg_registration_unpin_all(struct xseg_registration *registration);
 
-/* Call `enter` for the initial runs, up to the first one that `enter` rejects.  Returns the address
- * of that run, or 0. */
+/* Call `enter` for the initial runs, up to the first run that `enter` rejects.  Returns the address
+ * of the rejected run, or 0. */
 uint64_t xseg_registration_start(struct xseg_registrations *table,
                                  struct xseg_registration *registration) XSEG_REQUIRES(table->lock);
 
@@ -156,7 +157,7 @@ bool xseg_registration_follow_unmap(struct xseg_registrations *table,
                                     struct xseg_registration *registration, uint64_t begin,
                                     uint64_t end) XSEG_REQUIRES(table->lock);
 
-/* Call `leave` for all runs of a registration that `ends`, and unpin them.  A run for which another
+/* Call `leave` for all runs of an ending registration, and unpin them.  A run for which another
  * thread runs `enter` is removed by that thread. */
 void xseg_registration_end_runs(struct xseg_registrations *table,
                                 struct xseg_registration *registration) XSEG_REQUIRES(table->lock);

@@ -28,20 +28,20 @@ static struct xseg_registration **id_bucket(const struct xseg_registrations *tab
 
 static void insert_by_id(struct xseg_registrations *table, struct xseg_registration *registration)
 {
-    struct xseg_registration **id = id_bucket(table, registration->range.order);
+    struct xseg_registration **link = id_bucket(table, registration->range.order);
 
-    registration->next = *id;
-    *id = registration;
+    registration->next = *link;
+    *link = registration;
 }
 
 static void remove_by_id(struct xseg_registrations *table,
                          const struct xseg_registration *registration)
 {
-    struct xseg_registration **id = id_bucket(table, registration->range.order);
+    struct xseg_registration **link = id_bucket(table, registration->range.order);
 
-    while (*id != registration)
-        id = &(*id)->next;
-    *id = registration->next;
+    while (*link != registration)
+        link = &(*link)->next;
+    *link = registration->next;
 }
 
 /* Ensure that there are more buckets than registrations.  Returns false on host allocation
@@ -49,15 +49,15 @@ static void remove_by_id(struct xseg_registrations *table,
 static bool reserve_bucket(struct xseg_registrations *table)
 {
     const size_t buckets = table->buckets == 0 ? 64 : 2 * table->buckets;
-    struct xseg_registration **more;
+    struct xseg_registration **grown;
 
     if (table->count < table->buckets)
         return true;
-    more = calloc(buckets, sizeof(struct xseg_registration *));
-    if (more == NULL)
+    grown = calloc(buckets, sizeof(struct xseg_registration *));
+    if (grown == NULL)
         return false;
     free(table->by_id);
-    table->by_id = more;
+    table->by_id = grown;
     table->buckets = buckets;
     for (struct xseg_interval *node = xseg_intervals_first(&table->ranges, 0, UINT64_MAX);
          node != NULL;
@@ -83,8 +83,8 @@ static bool insert_registration(struct xseg_registrations *table,
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     xseg_mutex_lock(&table->lock);
-    const bool done = reserve_bucket(table);
-    if (done) {
+    const bool reserved = reserve_bucket(table);
+    if (reserved) {
         registration->range.order = ++table->last_id;
         registration->is_starting = true;
         atomic_fetch_add(&table->changes, 1);
@@ -94,20 +94,20 @@ static bool insert_registration(struct xseg_registrations *table,
         registration->extent->registered++;
     }
     xseg_mutex_unlock(&table->lock);
-    return done;
+    return reserved;
 }
 
-/* Remove a registration from the table and release the owner's reference.  `waits`: first wait for
- * the callbacks that run in other threads. */
+/* Remove a registration from the table and release the owner's reference.  wait: first wait for the
+ * callbacks that run in other threads */
 static void remove_registration(struct xseg_registrations *table,
-                                struct xseg_registration *registration, bool waits)
+                                struct xseg_registration *registration, bool wait)
 {
     struct xseg_device *device = registration->device;
     struct xseg_extent *extent = registration->extent;
 
     xseg_mutex_lock(&table->lock);
-    XSEG_ASSERT(registration->ends && !registration->is_starting);
-    while (waits && registration->references > 1)
+    XSEG_ASSERT(registration->is_ending && !registration->is_starting);
+    while (wait && registration->references > 1)
         (void)pthread_cond_wait(&table->changed, &table->lock.os);
     xseg_mutex_unlock(&table->lock);
     /* While the device memory lock is held, the extent of a classic segment is not reused. */
@@ -182,10 +182,10 @@ static xseg_status add_observer(struct xseg_registrations *table)
     uint64_t id = 0;
 
     xseg_mutex_lock(&table->lock);
-    if (!atomic_load(&table->observes))
+    if (!atomic_load(&table->has_observer))
         status = xseg_observers_add(&table->allocator->observers, &observer, &id);
     if (status == XSEG_OK)
-        atomic_store(&table->observes, true);
+        atomic_store(&table->has_observer, true);
     xseg_mutex_unlock(&table->lock);
     return status;
 }
@@ -215,14 +215,14 @@ static xseg_status create_registration(struct xseg_registrations *table,
     return status;
 }
 
-/* Call `enter` for the initial runs.  If one is rejected, the registration ends. */
+/* Call `enter` for the initial runs.  If `enter` rejects a run, the registration ends. */
 static xseg_status start_registration(struct xseg_registrations *table,
                                       struct xseg_registration *registration)
 {
     xseg_mutex_lock(&table->lock);
     const uint64_t rejected = xseg_registration_start(table, registration);
     registration->is_starting = false;
-    registration->ends = rejected != 0;
+    registration->is_ending = rejected != 0;
     if (rejected != 0)
         xseg_registration_end_runs(table, registration);
     xseg_mutex_unlock(&table->lock);
@@ -263,19 +263,19 @@ static xseg_status begin_unregister(struct xseg_registrations *table, uint64_t i
 {
     struct xseg_registration *found = find_by_id(table, id);
 
-    if (found == NULL || found->ends)
+    if (found == NULL || found->is_ending)
         return xseg_fail(XSEG_ERR_ARGUMENT, "registration does not exist, ID %" PRIu64, id);
-    if (xseg_callback_is_of(found))
+    if (xseg_callback_is_running_for(found))
         return xseg_fail(XSEG_ERR_BUSY,
                          "registration cannot be ended in its own callback, ID %" PRIu64
                          "; retry after the callback has returned",
                          id);
-    if (found->is_starting || (found->references > 1 && xseg_callback_is_any()))
+    if (found->is_starting || (found->references > 1 && xseg_callback_is_running()))
         return xseg_fail(XSEG_ERR_BUSY,
                          "callback of the registration runs in another thread, ID %" PRIu64
                          "; retry outside of callbacks",
                          id);
-    found->ends = true;
+    found->is_ending = true;
     *out = found;
     return XSEG_OK;
 }
@@ -296,10 +296,11 @@ xseg_status xseg_registrations_remove(struct xseg_registrations *table, uint64_t
 
 /* --- Queries. --- */
 
-/* The first registration that overlaps [begin, end) and follows `after`, which may be NULL. */
-static struct xseg_registration *next_registration_over(const struct xseg_registrations *table,
-                                                        const struct xseg_registration *after,
-                                                        uint64_t begin, uint64_t end)
+/* Find the first registration that overlaps [begin, end), after another one if `after` is not
+ * NULL. */
+static struct xseg_registration *
+next_overlapping_registration(const struct xseg_registrations *table,
+                              const struct xseg_registration *after, uint64_t begin, uint64_t end)
 {
     return registration_of(after == NULL
                                ? xseg_intervals_first(&table->ranges, begin, end)
@@ -326,13 +327,13 @@ static uint64_t sum_bytes(struct xseg_registrations *table, int device, bool all
 {
     uint64_t bytes = 0;
 
-    if (!atomic_load(&table->observes))
+    if (!atomic_load(&table->has_observer))
         return 0;
     xseg_mutex_lock(&table->lock);
     for (const struct xseg_registration *registration =
-             next_registration_over(table, NULL, 0, UINT64_MAX);
+             next_overlapping_registration(table, NULL, 0, UINT64_MAX);
          registration != NULL;
-         registration = next_registration_over(table, registration, 0, UINT64_MAX))
+         registration = next_overlapping_registration(table, registration, 0, UINT64_MAX))
         if (registration->device->context.ordinal == device &&
             (all_pools || registration->pool == pool))
             bytes += registration->bytes;
@@ -357,9 +358,9 @@ uint64_t xseg_registrations_bytes_in(struct xseg_registrations *table, uint64_t 
 
     xseg_mutex_lock(&table->lock);
     for (const struct xseg_registration *registration =
-             next_registration_over(table, NULL, begin, end);
+             next_overlapping_registration(table, NULL, begin, end);
          registration != NULL;
-         registration = next_registration_over(table, registration, begin, end))
+         registration = next_overlapping_registration(table, registration, begin, end))
         bytes += xseg_registration_bytes_in(registration, begin, end);
     xseg_mutex_unlock(&table->lock);
     return bytes;
@@ -371,9 +372,9 @@ bool xseg_registrations_pin_any(struct xseg_registrations *table, uint64_t begin
 
     xseg_mutex_lock(&table->lock);
     for (const struct xseg_registration *registration =
-             next_registration_over(table, NULL, begin, end);
+             next_overlapping_registration(table, NULL, begin, end);
          registration != NULL && !found;
-         registration = next_registration_over(table, registration, begin, end))
+         registration = next_overlapping_registration(table, registration, begin, end))
         found = registration->registrar.pin &&
                 xseg_registration_bytes_in(registration, begin, end) != 0;
     xseg_mutex_unlock(&table->lock);

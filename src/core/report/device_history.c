@@ -37,7 +37,7 @@ void xseg_device_history_begin_cut(struct xseg_device *device, struct xseg_histo
     }
 }
 
-/* The arena lock orders the events that the arena has recorded before the cut. */
+/* Cut the ring of an arena under the arena lock, so that no append is in progress at the cut. */
 static void lock_and_cut_arena(struct xseg_arena *arena)
 {
     xseg_biased_lock_lock(&arena->lock);
@@ -86,9 +86,9 @@ void xseg_history_cut_fini(struct xseg_history_cut *cut)
 
 /* --- Copies of one ring. --- */
 
-/* Number of leading events that precede the cut.  A numbered event always does, because its number
- * was drawn under the device memory lock, which the reader held at the cut.  Its time can be later
- * than the cut if the clock of its CPU is ahead. */
+/* Number of leading events that precede the cut.  An event with a sequence number always precedes
+ * the cut, because the number was assigned under the device memory lock, which the reader held at
+ * the cut.  Its time can be later than the cut if the clock of its CPU is ahead. */
 static size_t count_until(const struct xseg_history_event *events, size_t count, uint64_t latest)
 {
     size_t end = count;
@@ -99,15 +99,16 @@ static size_t count_until(const struct xseg_history_event *events, size_t count,
     return end;
 }
 
-/* After a stream was retired, another stream takes over its arena.  All segments of the arena then
- * belong to the new stream, so earlier events of these segments report it as well. */
-static void set_segment_streams(const struct xseg_history_ring_cut *at,
+/* Set the stream in events of segments.  After a stream was retired, another stream reuses its
+ * arena.  All segments of the arena then belong to the new stream, so earlier events of these
+ * segments report the new stream as well. */
+static void set_segment_streams(const struct xseg_history_ring_cut *ring_cut,
                                 struct xseg_history_event *events, size_t count)
 {
-    for (size_t i = 0; at->has_stream && i < count; i++)
+    for (size_t i = 0; ring_cut->has_stream && i < count; i++)
         if (events[i].action > XSEG_HISTORY_FREE_COMPLETED &&
             events[i].action != XSEG_HISTORY_OOM && events[i].action != XSEG_HISTORY_BUDGET_REQUEST)
-            events[i].stream = at->stream;
+            events[i].stream = ring_cut->stream;
 }
 
 struct event_copy {
@@ -116,14 +117,14 @@ struct event_copy {
     size_t count;
 };
 
-/* Allocate copies of the events of a ring.  Returns false and allocates nothing on host allocation
- * failure. */
-static bool alloc_event_copy(const struct xseg_history_ring_cut *at, bool has_users,
+/* Allocate the arrays for copies of the events of a ring.  Returns false, with nothing allocated,
+ * on host allocation failure. */
+static bool alloc_event_copy(const struct xseg_history_ring_cut *ring_cut, bool has_users,
                              struct event_copy *copy)
 {
-    const size_t max = (size_t)(at->end - at->first) + 1;
+    const size_t max = (size_t)(ring_cut->end - ring_cut->first) + 1;
 
-    has_users = has_users && at->ring->users != NULL;
+    has_users = has_users && ring_cut->ring->users != NULL;
     copy->events = malloc(max * sizeof(*copy->events));
     copy->users = has_users ? malloc(max * sizeof(*copy->users)) : NULL;
     if (copy->events != NULL && (copy->users != NULL || !has_users))
@@ -133,20 +134,21 @@ static bool alloc_event_copy(const struct xseg_history_ring_cut *at, bool has_us
     return false;
 }
 
-/* Copy the events of a ring from at->first on.  at->first increases past events that are
- * overwritten during the copy. */
-static void copy_events(struct xseg_history_ring_cut *at, int device, struct event_copy *copy)
+/* Copy the events of a ring from ring_cut->first on.  ring_cut->first increases past events that
+ * are overwritten during the copy. */
+static void copy_events(struct xseg_history_ring_cut *ring_cut, int device, struct event_copy *copy)
 {
     uint64_t user;
 
-    for (uint64_t number = at->first; number < at->end; number++) {
+    for (uint64_t number = ring_cut->first; number < ring_cut->end; number++) {
         struct xseg_history_event *event = &copy->events[copy->count];
 
-        if (!xseg_history_ring_read_with_user(
-                at->ring, number, event, copy->users == NULL ? &user : &copy->users[copy->count])) {
-            /* The writer has wrapped around: the events that were copied so far are older, and lost
-             * as well. */
-            at->first = number + 1;
+        if (!xseg_history_ring_read_with_user(ring_cut->ring, number, event,
+                                              copy->users == NULL ? &user
+                                                                  : &copy->users[copy->count])) {
+            /* The writer has overwritten this event.  The events that were copied so far are older,
+             * so they are discarded: a copy has no gaps. */
+            ring_cut->first = number + 1;
             copy->count = 0;
             continue;
         }
@@ -155,13 +157,13 @@ static void copy_events(struct xseg_history_ring_cut *at, int device, struct eve
     }
 }
 
-/* Start at the oldest event of the ring.  HISTORY is locked. */
-static void set_first_event(struct xseg_history_ring_cut *at)
+/* Set the first event to copy to the oldest event of the ring.  HISTORY is locked. */
+static void set_first_event(struct xseg_history_ring_cut *ring_cut)
 {
     uint64_t end;
 
-    xseg_history_ring_range(at->ring, &at->first, &end);
-    at->first = xseg_min(at->first, at->end);
+    xseg_history_ring_range(ring_cut->ring, &ring_cut->first, &end);
+    ring_cut->first = xseg_min(ring_cut->first, ring_cut->end);
 }
 
 /*
@@ -170,31 +172,31 @@ static void set_first_event(struct xseg_history_ring_cut *at)
  * latest:    ticks; later events are not copied
  * has_users: copy the user values of the events
  */
-static bool copy_ring_until(struct xseg_device *device, struct xseg_history_ring_cut *at,
+static bool copy_ring_until(struct xseg_device *device, struct xseg_history_ring_cut *ring_cut,
                             uint64_t latest, bool has_users, struct xseg_history_reader *reader)
 {
     struct xseg_history_store *store = device->history.store;
-    const uint64_t first = at->first;
+    const uint64_t first = ring_cut->first;
     struct event_copy copy = {.count = 0};
 
     xseg_mutex_lock(&store->lock);
-    const bool has_memory = alloc_event_copy(at, has_users, &copy);
+    const bool has_memory = alloc_event_copy(ring_cut, has_users, &copy);
     if (has_memory)
-        copy_events(at, device->context.ordinal, &copy);
-    reader->lost += xseg_history_ring_lost(at->ring, at->first);
+        copy_events(ring_cut, device->context.ordinal, &copy);
+    reader->lost += xseg_history_ring_lost(ring_cut->ring, ring_cut->first);
     xseg_mutex_unlock(&store->lock);
     if (!has_memory)
         return false;
     copy.count = count_until(copy.events, copy.count, latest);
-    set_segment_streams(at, copy.events, copy.count);
+    set_segment_streams(ring_cut, copy.events, copy.count);
     reader->count += copy.count;
-    if (at->first != first)
+    if (ring_cut->first != first)
         reader->complete_since =
             xseg_max(reader->complete_since, copy.count == 0 ? latest : copy.events[0].time);
     return xseg_history_merge_add(&reader->merge, copy.events, copy.users, copy.count);
 }
 
-static xseg_status fail_to_copy(void)
+static xseg_status fail_history_copy(void)
 {
     return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, copy of the history");
 }
@@ -218,7 +220,7 @@ xseg_status xseg_device_history_read(struct xseg_device *device, struct xseg_his
         has_memory = copy_ring_until(device, &cut.rings[i], cut.moment.ticks, true, reader);
     reader->moment = cut.moment;
     xseg_history_cut_fini(&cut);
-    return has_memory ? XSEG_OK : fail_to_copy();
+    return has_memory ? XSEG_OK : fail_history_copy();
 }
 
 /* --- The newest events before a cut. --- */
@@ -226,19 +228,19 @@ xseg_status xseg_device_history_read(struct xseg_device *device, struct xseg_his
 /* Maximum difference between the clocks of two CPUs, in ticks. */
 #define CLOCK_SKEW ((uint64_t)1 << 20)
 
-/* The first event of a ring that may be as late as `since`; the end of the ring if no event is.
- * HISTORY is locked. */
-static uint64_t find_event_since(const struct xseg_history_ring_cut *at, uint64_t since)
+/* Find the first event of a ring that may be as late as `since`; the end of the events if there is
+ * none.  HISTORY is locked. */
+static uint64_t find_event_since(const struct xseg_history_ring_cut *ring_cut, uint64_t since)
 {
     const uint64_t oldest = since - xseg_min(since, CLOCK_SKEW);
     struct xseg_history_event event;
-    uint64_t first = at->first, end = at->end;
+    uint64_t first = ring_cut->first, end = ring_cut->end;
 
     while (first < end) {
         const uint64_t middle = first + (end - first) / 2;
 
         /* An event that was overwritten during the search is older than every event in the ring. */
-        if (!xseg_history_ring_read(at->ring, middle, &event) || event.time < oldest)
+        if (!xseg_history_ring_read(ring_cut->ring, middle, &event) || event.time < oldest)
             first = middle + 1;
         else
             end = middle;
@@ -255,21 +257,22 @@ static uint64_t count_events_since(const struct xseg_history_cut *cut, uint64_t 
     return count;
 }
 
-/* The time since which the ring has lost no event before its cut.  at->first becomes the first
- * event that can be read. */
-static uint64_t find_complete_since(struct xseg_history_ring_cut *at, uint64_t moment)
+/* Find the time since which the ring has lost no event before its cut, and set ring_cut->first to
+ * the first event that can be read. */
+static uint64_t find_complete_since(struct xseg_history_ring_cut *ring_cut, uint64_t moment)
 {
     struct xseg_history_event event;
 
-    if (xseg_history_ring_lost(at->ring, at->first) == 0)
+    if (xseg_history_ring_lost(ring_cut->ring, ring_cut->first) == 0)
         return 0;
-    while (at->first < at->end && !xseg_history_ring_read(at->ring, at->first, &event))
-        at->first++;
-    /* If the writer has overwritten all events before the cut, none is left. */
-    return at->first < at->end ? event.time + CLOCK_SKEW : moment;
+    while (ring_cut->first < ring_cut->end &&
+           !xseg_history_ring_read(ring_cut->ring, ring_cut->first, &event))
+        ring_cut->first++;
+    /* The writer may have overwritten all events before the cut. */
+    return ring_cut->first < ring_cut->end ? event.time + CLOCK_SKEW : moment;
 }
 
-/* The earliest time, not before `complete`, since which the rings have at most `max` events. */
+/* Find the earliest time from `complete` on since which the rings have at most `max` events. */
 static uint64_t choose_complete_since(const struct xseg_history_cut *cut, uint64_t complete,
                                       uint64_t max)
 {
@@ -325,7 +328,7 @@ xseg_status xseg_device_history_copy(struct xseg_device *device, struct xseg_his
      * omitted. */
     reader->lost -= has_memory ? xseg_min(reader->omitted, reader->lost) : 0;
     reader->moment = cut->moment;
-    return has_memory ? XSEG_OK : fail_to_copy();
+    return has_memory ? XSEG_OK : fail_history_copy();
 }
 
 void xseg_device_history_clear(struct xseg_device *device)

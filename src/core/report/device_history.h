@@ -3,9 +3,9 @@
  * Device history: consistent copies of the events of a device.
  *
  * The events of a device are in one ring per arena, which its owner writes without a lock that
- * readers share.  A reader takes two steps.  Under the device memory lock it cuts the rings: it
+ * readers share.  A read has two steps.  Under the device memory lock the reader cuts the rings: it
  * records for each ring the number of events at that moment.  Later, without that lock, it copies
- * the events before the cut.  The rings continue to be written, so the oldest of these events may
+ * the events before the cut.  Arenas continue to append events, so the oldest of these events may
  * be overwritten before they are copied.  A merge (ring.h) then yields the events of all rings and
  * devices in one order.
  *
@@ -17,8 +17,8 @@
  * Ticks of two CPUs can differ by CLOCK_SKEW, which is added wherever an event is selected by its
  * time.
  *
- * Locking: functions that say so require the device memory lock.  All others acquire the device
- * memory lock, ARENA and HISTORY themselves, and the caller holds none of them.
+ * Locking: the caller of a cut holds the device memory lock.  All other functions acquire the
+ * device memory lock, ARENA or HISTORY, and the caller holds none of them.
  */
 #ifndef XSEG_CORE_DEVICE_HISTORY_H
 #define XSEG_CORE_DEVICE_HISTORY_H

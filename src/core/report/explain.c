@@ -121,14 +121,13 @@ static void set_block(struct xseg_reason *reason, const struct xseg_block_view *
     reason->block_requested = view->requested;
 }
 
-/* Count `bytes` of a block that overlaps the page by that amount. */
+/* Count the part of a block that is on the page, in bytes. */
 static void count_block(struct xseg_reason *reason, const struct xseg_block_view *view,
                         uint64_t bytes)
 {
     const enum xseg_reason_kind kind = reason_of_state(view->state);
 
     XSEG_ASSERT(bytes > 0 && bytes <= view->bytes);
-
     reason->allocated_bytes += view->state == XSEG_BLOCK_ALLOCATED ? bytes : 0;
     reason->pending_bytes += view->state == XSEG_BLOCK_PENDING_FREE ? bytes : 0;
     reason->claimed_bytes += view->state == XSEG_BLOCK_CLAIMED ? bytes : 0;
@@ -186,11 +185,11 @@ static uint64_t page_free_time(const struct xseg_segment *segment, uint32_t firs
     return since;
 }
 
-/* Set the registered bytes of a page and, if the page is idle, a reason that belongs to the page
- * alone: a registration, a pin or an export.  These reasons precede the other reasons of idle
+/* Set the registered bytes of a page and, if the page is idle, a reason that is a property of the
+ * page: a registration, a pin or an export.  These reasons precede the other reasons of idle
  * memory. */
-static void set_page_holders(const struct xseg_explainer *explainer, struct xseg_reason *page,
-                             const struct xseg_extent *extent, uint32_t first, uint32_t count)
+static void set_page_reason(const struct xseg_explainer *explainer, struct xseg_reason *page,
+                            const struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
     struct xseg_registrations *registrations = explainer->device->allocator->registrations;
     const struct xseg_segment *segment = &extent->segment;
@@ -233,8 +232,8 @@ static void begin_page(struct xseg_explainer *explainer, const struct xseg_exten
 /* Complete the current page after its last block. */
 static void finish_page(struct xseg_explainer *explainer)
 {
-    set_page_holders(explainer, &explainer->page, explainer->extent, explainer->granule,
-                     explainer->page_granules);
+    set_page_reason(explainer, &explainer->page, explainer->extent, explainer->granule,
+                    explainer->page_granules);
     set_block_age(explainer, explainer->extent, &explainer->page);
     append_page(explainer->reasons, &explainer->page,
                 explainer->reasons->count > explainer->segment_first);
@@ -300,8 +299,8 @@ void xseg_explain_add_block(struct xseg_explainer *explainer, const struct xseg_
 
 /* --- Idle memory. --- */
 
-/* The reason of idle memory of an arena.  classify_above_share() divides ABOVE_SHARE,
- * mark_kept_memory() divides DECAY. */
+/* The reason of idle memory of an arena.  classify_above_share() refines ABOVE_SHARE,
+ * mark_kept_memory() refines DECAY. */
 static enum xseg_reason_kind reason_of_idle_memory(const struct xseg_explainer *explainer,
                                                    struct xseg_arena *arena)
 {
@@ -464,9 +463,9 @@ static void update_registered_bytes(const struct xseg_explainer *explainer, stru
             explainer->device->allocator->registrations, base, base + run->bytes);
 }
 
-/* Divide a run of idle pages: `tail` bytes at its end become an entry of their own, and the first
- * part gets another kind.  The list has capacity for the entry, because a run that is divided has
- * at least two pages. */
+/* Split a run of idle pages: `tail` bytes at its end become a separate entry, and the first part
+ * gets another kind.  The list has capacity for the entry, because a run that is split has at least
+ * two pages. */
 static void split_run(struct xseg_explainer *explainer, struct xseg_reason *run, uint64_t tail,
                       enum xseg_reason_kind kind)
 {
@@ -488,32 +487,33 @@ static void split_run(struct xseg_explainer *explainer, struct xseg_reason *run,
 }
 
 /* Keep ABOVE_SHARE on the oldest pages up to the amount above the share, in whole pages.  The other
- * pages become DECAY, or POLICY if no memory decays.  At most one run is divided. */
+ * pages become DECAY, or POLICY if no memory decays.  At most one run is split. */
 static xseg_status classify_above_share(struct xseg_explainer *explainer)
 {
-    const enum xseg_reason_kind other =
+    const enum xseg_reason_kind kind_within_share =
         explainer->config->decays ? XSEG_REASON_DECAY : XSEG_REASON_POLICY;
-    struct xseg_reason **by_age, *divided = NULL;
+    struct xseg_reason **by_age, *split = NULL;
     uint64_t tail = 0;
     size_t count;
 
     const xseg_status status = collect_by_age(explainer, XSEG_REASON_ABOVE_SHARE, &by_age, &count);
     if (status != XSEG_OK || count == 0)
         return status;
-    uint64_t left = above_share_bytes(explainer);
+    uint64_t remaining = above_share_bytes(explainer);
     for (size_t i = count; i-- > 0;) {
-        const uint64_t bytes = left == 0 ? 0 : tail_pages_bytes(explainer, by_age[i], left);
+        const uint64_t bytes =
+            remaining == 0 ? 0 : tail_pages_bytes(explainer, by_age[i], remaining);
 
         if (bytes == 0)
-            by_age[i]->kind = other;
+            by_age[i]->kind = kind_within_share;
         else if (bytes < by_age[i]->bytes) {
-            divided = by_age[i];
+            split = by_age[i];
             tail = bytes;
         }
-        left -= xseg_min(left, bytes);
+        remaining -= xseg_min(remaining, bytes);
     }
-    if (divided != NULL)
-        split_run(explainer, divided, tail, other);
+    if (split != NULL)
+        split_run(explainer, split, tail, kind_within_share);
     free(by_age);
     return XSEG_OK;
 }
@@ -526,7 +526,7 @@ static xseg_status mark_kept_memory(struct xseg_explainer *explainer)
 {
     struct xseg_reason_list *reasons = explainer->reasons;
     struct xseg_reason **by_age;
-    uint64_t idle = 0, kept = 0;
+    uint64_t idle = 0, kept_bytes = 0;
     size_t count;
 
     const xseg_status status = collect_by_age(explainer, XSEG_REASON_DECAY, &by_age, &count);
@@ -538,18 +538,18 @@ static xseg_status mark_kept_memory(struct xseg_explainer *explainer)
         if (reason->kind == XSEG_REASON_DECAY || reason->kind == XSEG_REASON_ABOVE_SHARE)
             idle += reason->bytes;
     }
-    const uint64_t max = xseg_decay_kept(explainer->device, explainer->config, idle);
-    for (size_t i = 0; i < count && kept < max; i++) {
-        /* Without idle_ms, decay only enforces limits; memory within the limits has no reason but
-         * policy. */
+    const uint64_t max_kept = xseg_decay_kept(explainer->device, explainer->config, idle);
+    for (size_t i = 0; i < count && kept_bytes < max_kept; i++) {
+        /* Without idle_ms, decay only enforces limits, so the reason of memory within the limits is
+         * POLICY. */
         by_age[i]->kind = explainer->config->idle_ms < 0 ? XSEG_REASON_POLICY : XSEG_REASON_KEEP;
-        kept += by_age[i]->bytes;
+        kept_bytes += by_age[i]->bytes;
     }
     free(by_age);
     return XSEG_OK;
 }
 
-/* --- Streams that pending blocks wait for. --- */
+/* --- Streams for which pending blocks wait. --- */
 
 struct waiting_block {
     uint64_t base;
@@ -564,7 +564,7 @@ static int compare_waiting_blocks(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Copy pending blocks with a stream that each waits for, at most `max`.  Returns the number of
+/* Copy at most `max` pending blocks, each with a stream for which it waits.  Returns the number of
  * entries. */
 static size_t collect_waiting_blocks(struct xseg_pending *pending, struct waiting_block *blocks,
                                      size_t max)
@@ -660,7 +660,7 @@ xseg_status xseg_explain_end(struct xseg_explainer *explainer)
     return mark_kept_memory(explainer);
 }
 
-static void visit_block(void *self, const struct xseg_block_view *view)
+static void explain_block(void *self, const struct xseg_block_view *view)
 {
     xseg_explain_add_block(self, view);
 }
@@ -676,7 +676,7 @@ xseg_status xseg_explain_device(struct xseg_device *device, const struct xseg_co
     xseg_mutex_lock(&device->memory_lock);
     xseg_status status = xseg_explain_begin(&explainer);
     if (status == XSEG_OK) {
-        xseg_device_walk(device, visit_block, &explainer);
+        xseg_device_walk(device, explain_block, &explainer);
         status = xseg_explain_end(&explainer);
     }
     xseg_mutex_unlock(&device->memory_lock);

@@ -17,11 +17,11 @@
  * which the owners of the policies release memory (xseg_decay_release()): the page cache first,
  * then idle pages from the oldest to the youngest.  Idle memory above the share of the process has
  * the reason ABOVE_SHARE; it is counted in whole pages, which can divide one run of pages.  Of the
- * other idle pages, the youngest are KEEP up to the amount that decay keeps; the rest is DECAY.
- * Pages of equal age may be released in another order than their reasons suggest.
+ * other idle pages, the youngest are KEEP up to the amount that decay keeps; the remaining pages
+ * are DECAY.  Pages of equal age may be released in another order than their reasons suggest.
  *
- * Adjacent pages with equal reasons form one entry of the list.  The list has room for one entry
- * per mapped page before the first arena is locked, because no host memory may be allocated under
+ * Adjacent pages with equal reasons form one entry of the list.  Capacity for one entry per mapped
+ * page is reserved before the first arena is locked, because no host memory may be allocated under
  * an arena lock.
  *
  * xseg_explain_device() walks the device itself.  A memory snapshot adds its reasons in the walk
@@ -57,7 +57,7 @@ struct xseg_explainer {
     struct xseg_reason_list *reasons;
     uint64_t origins_now; /* current time, see recorder.h */
     bool may_query_driver;
-    /* The caller sets the members above and clears the members below. */
+    /* The caller sets the members above and zeroes the members below. */
     struct xseg_explained_arena *arenas; /* [count], in the order of their reasons */
     size_t count, capacity;
     size_t first;        /* first reason of this device */

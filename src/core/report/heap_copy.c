@@ -44,9 +44,9 @@ static struct xseg_heap_range *begin_range(struct xseg_heap_copy *copy,
     return range;
 }
 
-/* A thread is freeing a claimed block; the event is recorded at the end of the free, so the block
- * still counts as allocated.  One exception is left: the free of a pending block that debug_fill
- * fills was recorded before. */
+/* The state of a block according to the recorded events.  A claimed block is being freed; the event
+ * is recorded at the end of the free, so the block still counts as allocated.  There is one
+ * exception: the free of a pending block that debug_fill fills was already recorded. */
 static enum xseg_block_state recorded_state(const struct xseg_block_view *view)
 {
     return view->state == XSEG_BLOCK_CLAIMED ? XSEG_BLOCK_ALLOCATED : view->state;
@@ -111,7 +111,7 @@ static int compare_ranges(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* List the records of ranges, which are adjacent in the order of arenas, by address. */
+/* Create the list of ranges by address.  The records are contiguous, in the order of arenas. */
 static bool sort_ranges(struct xseg_heap_copy *copy)
 {
     const size_t bytes = xseg_round_up(sizeof(struct xseg_heap_range), XSEG_BUMP_UNIT);
@@ -132,7 +132,7 @@ struct copy_walk {
     bool has_memory;
 };
 
-static void visit_block(void *self, const struct xseg_block_view *view)
+static void copy_visited_block(void *self, const struct xseg_block_view *view)
 {
     struct copy_walk *walk = self;
 
@@ -151,7 +151,7 @@ static bool copy_heap(struct xseg_heap_copy *copy, struct xseg_device *device,
     struct xseg_arena *first = xseg_device_lock_arenas(device);
     xseg_device_history_begin_cut(device, &copy->cut);
     for (struct xseg_arena *arena = first; arena != NULL; arena = arena->locked_next) {
-        xseg_arena_for_each_block(arena, visit_block, &walk);
+        xseg_arena_for_each_block(arena, copy_visited_block, &walk);
         xseg_device_history_cut_arena(arena);
     }
     xseg_device_unlock_arenas(first);
@@ -184,11 +184,9 @@ void xseg_heap_copy_fini(struct xseg_heap_copy *copy)
     memset(copy, 0, sizeof(*copy));
 }
 
-/* --- Descriptions of blocks. --- */
+/* --- Description of a block. --- */
 
-/* --- One block. --- */
-
-/* The adjacent block on one side; no block (extent NULL) at the end of the segment. */
+/* Get the block before or after a block; extent is NULL at the end of the segment. */
 static struct xseg_block_view adjacent_block(const struct xseg_block_view *view, bool before)
 {
     const uint64_t base = view->extent->segment.base;
@@ -287,10 +285,10 @@ xseg_status xseg_block_info_at(struct xseg_allocator *allocator, const void *poi
     return XSEG_OK;
 }
 
-/* --- The blocks of an arena. --- */
+/* --- List of the blocks of an arena. --- */
 
-/* The segment with the lowest address that ends above the cursor, or NULL.  pool: its pool; NULL:
- * every pool */
+/* Find the segment with the lowest address that ends above the cursor, or NULL.  pool: its pool;
+ * NULL: every pool */
 static const struct xseg_extent *find_extent_above(const struct xseg_arena *arena,
                                                    const struct xseg_pool *pool, uint64_t cursor)
 {

@@ -11,7 +11,7 @@
  * copied blocks.  Explain counts its pages in the same walk (explain.h).
  *
  * Everything else, such as sorting, copying events and writing the file, runs later without the
- * arena locks.  Records are stored in two bump allocators, because host memory cannot be allocated
+ * arena locks.  Records are stored in two bump allocators, because no host memory may be allocated
  * under an arena lock; their physical memory is committed as the copy grows.
  *
  * A range is contiguous mapped memory of one segment, the unit that PyTorch's snapshots call a

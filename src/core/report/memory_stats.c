@@ -33,7 +33,7 @@ _Static_assert(XSEG_PUBLISHED_POOLS / XSEG_PUBLISHED_DEVICES >= XSEG_MEMORY_STAT
 struct stats_reader {
     struct xseg_device *device;
     struct xseg_published_device *out;
-    uint64_t registered;              /* registered bytes that no row has yet */
+    uint64_t registered;              /* registered bytes that no row includes yet */
     struct xseg_published_pool *ring; /* [private_rows], the last visited private pools */
     uint32_t private_rows, private_pools;
     struct xseg_published_pool guarded, others, retired;
@@ -56,8 +56,8 @@ static struct xseg_published_pool init_row(const struct xseg_device *device,
     return row;
 }
 
-/* Registered bytes of a pool, at most those that no other row has, because memory may be registered
- * between two reads. */
+/* Claim the registered bytes of a pool for its row, at most the bytes that no row includes yet,
+ * because memory may be registered between two reads. */
 static uint64_t claim_registered_bytes(struct stats_reader *reader, const struct xseg_pool *pool)
 {
     struct xseg_registrations *registrations = reader->device->allocator->registrations;
@@ -78,7 +78,7 @@ static struct xseg_published_pool read_pool(struct stats_reader *reader, struct 
     struct xseg_published_pool row = init_row(reader->device, kind, label);
     struct xseg_published_device *out = reader->out;
 
-    row.number = pool->id;
+    row.id = pool->id;
     row.allocated = counters.allocated;
     row.pending = counters.pending;
     row.cached = counters.cached;
@@ -97,7 +97,7 @@ static struct xseg_published_pool read_pool(struct stats_reader *reader, struct 
     return row;
 }
 
-/* Add a row to the row of several pools, which has no peak and no limit. */
+/* Add a row to a row of several pools, which has no limit and whose peak is its current value. */
 static void add_to_row(struct xseg_published_pool *into, const struct xseg_published_pool *row)
 {
     into->allocated += row->allocated;
@@ -154,15 +154,15 @@ static void reverse_rows(struct xseg_published_pool *rows, uint32_t count)
 /* Sort the ring from the oldest pool to the youngest.  Returns the number of rows. */
 static uint32_t sort_private_rows(struct stats_reader *reader)
 {
-    const uint32_t newer =
+    const uint32_t wrapped =
         reader->private_rows == 0 ? 0 : reader->private_pools % reader->private_rows;
 
     if (reader->private_pools < reader->private_rows) {
         reverse_rows(reader->ring, reader->private_pools);
         return reader->private_pools;
     }
-    reverse_rows(reader->ring, newer);
-    reverse_rows(reader->ring + newer, reader->private_rows - newer);
+    reverse_rows(reader->ring, wrapped);
+    reverse_rows(reader->ring + wrapped, reader->private_rows - wrapped);
     return reader->private_rows;
 }
 
@@ -298,8 +298,8 @@ static void write_sample(struct xseg_allocator *allocator, struct xseg_published
     const uint64_t next = published->sequence + 1;
     struct xseg_published_sample *sample = &published->samples[next % 2];
 
-    /* A reader that sees a part of this sample also sees that `sequence` no longer selects the
-     * sample it replaces. */
+    /* A reader that observes a part of the new sample also observes that `sequence` no longer
+     * selects the sample that is overwritten. */
     atomic_thread_fence(memory_order_release);
     sample->time_ns = xseg_clock_system();
     xseg_publisher_sample(allocator, sample);
@@ -310,15 +310,15 @@ static void write_sample(struct xseg_allocator *allocator, struct xseg_published
 static void publish_sample(struct xseg_allocator *allocator)
 {
     struct xseg_publisher *publisher = allocator->publisher;
-    const uint64_t changes = count_changes(allocator), began = xseg_clock_system();
+    const uint64_t changes = count_changes(allocator), start_ns = xseg_clock_system();
 
     if (publisher->region.memory == NULL)
         return;
     write_sample(allocator, publisher->region.memory);
-    const uint64_t ended = xseg_clock_system();
+    const uint64_t end_ns = xseg_clock_system();
     atomic_store(&publisher->changes, changes);
     atomic_store(&publisher->due_ns,
-                 ended + xseg_max(MIN_INTERVAL_NS, MIN_INTERVAL_RATIO * (ended - began)));
+                 end_ns + xseg_max(MIN_INTERVAL_NS, MIN_INTERVAL_RATIO * (end_ns - start_ns)));
 }
 
 /* Create the region without a sample.  Returns 0 or an errno. */
@@ -339,7 +339,7 @@ static int create_region(struct xseg_publisher *publisher)
     return 0;
 }
 
-/* Wait until no thread publishes, and keep others from it. */
+/* Lock the publisher: wait until no thread publishes, and prevent other threads from publishing. */
 static void lock_publisher(struct xseg_publisher *publisher)
 {
     while (atomic_exchange(&publisher->is_busy, true))
@@ -379,14 +379,15 @@ void xseg_publisher_fini(struct xseg_publisher *publisher)
     atomic_store(&publisher->is_busy, false);
 }
 
-static bool is_due(struct xseg_allocator *allocator)
+static bool is_sample_due(struct xseg_allocator *allocator)
 {
     struct xseg_publisher *publisher = allocator->publisher;
 
     if (!atomic_load(&publisher->is_open))
         return false;
-    /* Pairs with the exchange of is_busy: either the publishing thread sees the changes of this
-     * thread when it checks again, or this thread sees that the publisher is no longer busy. */
+    /* The fence pairs with the exchange of is_busy: either the publishing thread observes the
+     * changes of this thread when it checks again, or this thread observes that the publisher is no
+     * longer busy. */
     atomic_thread_fence(memory_order_seq_cst);
     return count_changes(allocator) != atomic_load(&publisher->changes) ||
            xseg_clock_system() >= atomic_load(&publisher->due_ns);
@@ -397,9 +398,9 @@ void xseg_publisher_run(struct xseg_allocator *allocator)
     struct xseg_publisher *publisher = allocator->publisher;
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
-    /* The publishing thread checks again for changes of other threads; the number of rounds is
-     * bounded. */
-    for (unsigned round = 0; round < MAX_ROUNDS && is_due(allocator); round++) {
+    /* The publishing thread checks for changes of other threads again, in a bounded number of
+     * rounds. */
+    for (unsigned round = 0; round < MAX_ROUNDS && is_sample_due(allocator); round++) {
         if (atomic_exchange(&publisher->is_busy, true))
             return;
         publish_sample(allocator);

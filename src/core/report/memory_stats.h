@@ -2,16 +2,16 @@
 /*
  * Memory statistics: the memory of each device and of its pools, read from the counters.
  *
- * Two formats have the same contents: metrics, and the shared statistics region that
- * `xseg top` reads from other processes (published.h).  Both read the counters here, so they report
- * the same values of a device or pool.  The counters are read one after the other without arena
- * locks and without driver calls; while other threads allocate, values can be of slightly different
- * moments.
+ * Two formats have the same contents: metrics, and the shared statistics region that `xseg top`
+ * reads from other processes (published.h).  This module reads the counters for both, so they
+ * report the same values of a device or pool.  The counters are read one after the other without
+ * arena locks and without driver calls; while other threads allocate, values can be of slightly
+ * different moments.
  *
- * The number of rows of a device is bounded, whatever number of pools it has.  The first rows are
- * the default pool and guarded blocks, if any.  The oldest private pools have a row each up to a
- * maximum number, in the order of their creation.  All other private pools share one row, and so do
- * retired pools that only have cached memory.
+ * The number of rows of a device is bounded, independently of its number of pools.  The first rows
+ * are the default pool and guarded blocks, if any.  The oldest private pools have a row each up to
+ * a maximum number, in the order of their creation.  All other private pools share one row, and so
+ * do retired pools that only have cached memory.
  *
  * A publisher (key publish) writes samples of all devices to the shared statistics region.
  * Publishing is deferred housekeeping.  The next slow-path call or the background thread publishes

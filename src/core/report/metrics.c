@@ -14,7 +14,7 @@
 
 /* --- Values. --- */
 
-#define NO_VALUE UINT64_MAX /* the line of the value is omitted */
+#define NO_VALUE UINT64_MAX /* the value is absent, and its line omitted */
 
 /* Values of a device. */
 struct device_row {
@@ -25,7 +25,7 @@ struct device_row {
     uint64_t used_by_others_age;         /* ns */
     uint64_t is_budget_member;           /* 0 or 1; NO_VALUE without budget_file */
     uint64_t share, above_share, demand; /* bytes; NO_VALUE before the first round */
-    uint64_t other_members;              /* as `share` */
+    uint64_t other_members;              /* number; NO_VALUE before the first round */
     uint64_t requests, served_requests;  /* requests that waited for memory of the budget */
     uint64_t released;                   /* bytes */
 };
@@ -139,7 +139,7 @@ static const struct family call_families[] = {
 
 /* --- Reading values. --- */
 
-static uint64_t load(const atomic_uint_fast64_t *value)
+static uint64_t load_relaxed(const atomic_uint_fast64_t *value)
 {
     return atomic_load_explicit(value, memory_order_relaxed);
 }
@@ -161,15 +161,15 @@ static void read_budget(const struct xseg_device *device, struct device_row *row
         row->is_budget_member = xseg_budget_is_member(device);
     if (!xseg_budget_is_open(device))
         return;
-    row->demand = load(&budget->demand);
-    row->requests = load(&budget->requests);
-    row->served_requests = load(&budget->served);
-    row->released = load(&budget->released);
-    row->share = load(&budget->share);
+    row->demand = load_relaxed(&budget->demand);
+    row->requests = load_relaxed(&budget->requests);
+    row->served_requests = load_relaxed(&budget->served);
+    row->released = load_relaxed(&budget->released);
+    row->share = load_relaxed(&budget->share);
     if (row->share == UINT64_MAX)
         return;
     row->above_share = xseg_budget_above_share(device);
-    const unsigned others = atomic_load_explicit(&budget->others, memory_order_relaxed);
+    const unsigned others = atomic_load_explicit(&budget->other_members, memory_order_relaxed);
     row->other_members = others == XSEG_BUDGET_UNKNOWN ? NO_VALUE : others;
 }
 
@@ -234,10 +234,10 @@ static xseg_status metrics_init(struct metrics *metrics, struct xseg_allocator *
 
 /* --- Formatting. --- */
 
-/* A text of which only the part that fits is stored. */
+/* A text that is stored as far as it fits; its complete length is counted. */
 struct output {
     char *text;
-    size_t bytes, length; /* length: of the complete text without terminator */
+    size_t bytes, length; /* size of the buffer; length of the complete text, without terminator */
 };
 
 static void append_bytes(struct output *output, const char *bytes, size_t count)
@@ -256,14 +256,14 @@ static void append_string(struct output *output, const char *text)
 static void append_number(struct output *output, uint64_t number, unsigned min)
 {
     char digits[20];
-    size_t at = sizeof(digits);
+    size_t first = sizeof(digits);
 
     XSEG_ASSERT(min <= sizeof(digits));
-    while (number != 0 || sizeof(digits) - at < min) {
-        digits[--at] = (char)('0' + number % 10);
+    while (number != 0 || sizeof(digits) - first < min) {
+        digits[--first] = (char)('0' + number % 10);
         number /= 10;
     }
-    append_bytes(output, digits + at, sizeof(digits) - at);
+    append_bytes(output, digits + first, sizeof(digits) - first);
 }
 
 static const char *name_suffix(const struct family *family)
@@ -292,15 +292,15 @@ static void append_family_header(struct output *output, const struct family *fam
 static void append_sample(struct output *output, const struct family *family, const char *labels,
                           uint64_t value)
 {
-    const uint64_t second = family->unit == NANOSECONDS ? UINT64_C(1000000000) : 1;
+    const uint64_t divisor = family->unit == NANOSECONDS ? UINT64_C(1000000000) : 1;
 
     append_string(output, family->name);
     append_string(output, name_suffix(family));
     append_string(output, labels);
-    append_number(output, value / second, 1);
+    append_number(output, value / divisor, 1);
     if (family->unit == NANOSECONDS) {
         append_bytes(output, ".", 1);
-        append_number(output, value % second, 9);
+        append_number(output, value % divisor, 9);
     }
     append_bytes(output, "\n", 1);
 }
@@ -319,8 +319,8 @@ static void append_escaped(struct output *output, const char *name)
 {
     const unsigned char *at = (const unsigned char *)name;
 
-    for (size_t left = strlen(name), count; left > 0; left -= count, at += count) {
-        const size_t measured = xseg_utf8_measure(at, left);
+    for (size_t remaining = strlen(name), count; remaining > 0; remaining -= count, at += count) {
+        const size_t measured = xseg_utf8_measure(at, remaining);
 
         count = measured == 0 ? 1 : measured;
         if (*at == '\\' || *at == '"' || *at == '\n')
@@ -349,7 +349,7 @@ static void format_pool_label(struct label *label, const struct xseg_published_p
     append_string(&output, "\",pool=\"");
     append_string(&output, kinds[row->kind]);
     if (row->kind == XSEG_PUBLISHED_PRIVATE)
-        append_number(&output, row->number, 1);
+        append_number(&output, row->id, 1);
     append_string(&output, "\",name=\"");
     if (row->label[0] == '"') { /* a name of the user, in quotes */
         memcpy(name, row->label + 1, sizeof(name) - 1);
@@ -392,16 +392,16 @@ static void append_families(struct output *output, const struct family *family, 
                             const struct rows *rows)
 {
     for (size_t i = 0; i < families; i++) {
-        bool is_begun = false;
+        bool has_header = false;
 
         for (size_t at = 0; at < rows->count; at++) {
             const uint64_t value = read_value(rows, at, &family[i]);
 
             if (value == NO_VALUE)
                 continue;
-            if (!is_begun)
+            if (!has_header)
                 append_family_header(output, &family[i]);
-            is_begun = true;
+            has_header = true;
             append_sample(output, &family[i], rows->label[at].text, value);
         }
     }

@@ -25,12 +25,13 @@
 
 #define CONFIG_BYTES ((size_t)4096)
 
-/* Default limit of host memory: DEFAULT_BYTES, and BLOCK_BYTES for each allocated block in excess
- * of FREE_BLOCKS.  OTHER_BYTES of it are for call stacks, names and output. */
-#define DEFAULT_BYTES ((uint64_t)64 << 20)
-#define BLOCK_BYTES   64u
-#define FREE_BLOCKS   100000u
-#define OTHER_BYTES   ((uint64_t)2 << 20)
+/* Default limit of host memory: DEFAULT_BYTES, plus BLOCK_BYTES for each allocated block in excess
+ * of INCLUDED_BLOCKS.  OTHER_BYTES of it are for call stacks, names and output, and the copied
+ * state is subtracted. */
+#define DEFAULT_BYTES   ((uint64_t)64 << 20)
+#define BLOCK_BYTES     64u
+#define INCLUDED_BLOCKS 100000u
+#define OTHER_BYTES     ((uint64_t)2 << 20)
 
 /* Number of entries between two checks of time and size. */
 #define CHECK_INTERVAL 1024u
@@ -106,7 +107,7 @@ static uint64_t max_events(const struct snapshot *snapshot, const struct device_
                               state->reasons.count * sizeof(struct xseg_reason);
 
         bytes = (DEFAULT_BYTES - OTHER_BYTES) / snapshot->count +
-                (blocks - xseg_min(blocks, FREE_BLOCKS / snapshot->count)) * BLOCK_BYTES;
+                (blocks - xseg_min(blocks, INCLUDED_BLOCKS / snapshot->count)) * BLOCK_BYTES;
         bytes -= xseg_min(bytes, used);
     }
     return bytes / sizeof(struct xseg_history_event);
@@ -288,7 +289,7 @@ static bool write_device_trace(struct snapshot *snapshot, struct device_state *s
         xseg_snapshot_trace_write(&state->trace, event, skip);
         attempt->written += !skip;
         if (snapshot->output.error != 0)
-            return true; /* nothing more is written */
+            return true; /* the writer discards all further output */
         if (!skip && attempt->written % CHECK_INTERVAL == 0 &&
             predict_entries(snapshot, attempt) < attempt->entries)
             return false;
@@ -314,7 +315,8 @@ static bool write_device_traces(struct snapshot *snapshot, struct attempt *attem
     return is_complete;
 }
 
-/* Write the traces of all devices without their oldest events, as far as time and size require. */
+/* Write the traces of all devices.  If the limits of time and size require it, the oldest events
+ * are omitted. */
 static void write_traces(struct snapshot *snapshot)
 {
     const struct xseg_pickle_savepoint savepoint = xseg_pickle_savepoint(&snapshot->writer.pickle);
@@ -328,7 +330,7 @@ static void write_traces(struct snapshot *snapshot)
         attempt.written = 0;
         if (write_device_traces(snapshot, &attempt))
             return;
-        /* On a host that slows down predictions are too high, so each attempt has at most half of
+        /* If the host becomes slower, predictions are too high, so each attempt has at most half of
          * the entries of the previous one. */
         attempt.entries =
             xseg_min(predict_entries(snapshot, &attempt) / 10 * 9, attempt.entries / 2);
@@ -409,8 +411,8 @@ static void write_xseg_value(struct snapshot *snapshot)
 
 /* --- The file. --- */
 
-/* Write the settings with the default minimum of free memory of an integrated device, so that a replay on a device of another
- * kind, as by xseg advise, leaves as much memory free. */
+/* Write the settings with the default minimum of free memory of an integrated device, so that a
+ * replay on another kind of device, as by xseg advise, keeps the same amount of memory free. */
 static void write_settings(struct snapshot *snapshot)
 {
     struct xseg_config config = *xseg_allocator_config(snapshot->allocator);
@@ -523,8 +525,8 @@ void xseg_oom_snapshots_init(struct xseg_oom_snapshots *snapshots)
     atomic_init(&snapshots->written, 0);
 }
 
-/* The rank that a launcher gave this process, or NULL.  torchrun sets RANK and Slurm SLURM_PROCID;
- * LOCAL_RANK distinguishes the processes of one host. */
+/* Get the rank that a launcher assigned to this process, or NULL.  torchrun sets RANK, Slurm sets
+ * SLURM_PROCID; LOCAL_RANK distinguishes the processes of one host. */
 static const char *get_rank(void)
 {
     static const char *const variables[] = {"RANK", "SLURM_PROCID", "LOCAL_RANK"};
@@ -552,9 +554,9 @@ size_t xseg_oom_snapshots_path(char *path, size_t bytes, const char *folder, uns
     return text.length;
 }
 
-/* The first path from a number on that does not exist: another allocator may write into the folder,
- * and an earlier process may have had the same process ID.  Returns false if the path is too
- * long. */
+/* Choose the path with the lowest number from `number` on that does not exist: another allocator
+ * may write into the folder, and an earlier process may have had the same process ID.  Returns
+ * false if the path is too long. */
 static bool choose_path(char *path, size_t bytes, const char *folder, unsigned number)
 {
     do {
@@ -575,9 +577,9 @@ static void write_into_folder(struct xseg_allocator *allocator, const char *fold
         .deadline_ns = xseg_snapshot_deadline(config->oom_snapshot_ms),
     };
     char path[XSEG_CONFIG_PATH_BYTES + 64];
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved;
 
-    xseg_fail_save(&kept);
+    xseg_fail_save(&saved);
     if (!choose_path(path, sizeof(path), folder, number))
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING,
                       "out of memory: no snapshot written, path is too long, %s", path);
@@ -587,12 +589,11 @@ static void write_into_folder(struct xseg_allocator *allocator, const char *fold
     else
         xseg_log_line(&allocator->log, XSEG_LOG_WARNING, "out of memory: no snapshot written, %s",
                       xseg_fail_detail());
-    xseg_fail_restore(&kept);
+    xseg_fail_restore(&saved);
 }
 
-/* Write a snapshot if a folder is configured and fewer than XSEG_OOM_SNAPSHOTS have been written,
- * and log its path or why there is none.  The error message of the calling thread and errno are
- * preserved. */
+/* Write a snapshot if a folder is configured and fewer than XSEG_OOM_SNAPSHOTS attempts were made,
+ * and log its path or the error.  The calling thread's error message and errno are preserved. */
 static void write_oom_snapshot(struct xseg_allocator *allocator)
 {
     struct xseg_oom_snapshots *snapshots = allocator->oom_snapshots;

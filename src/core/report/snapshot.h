@@ -3,9 +3,9 @@
  * Memory snapshot: the blocks of all devices and the events that led to them, as a file that
  * PyTorch's memory viewer opens.
  *
- * A snapshot has two phases.  First it copies the open devices one after the other.
- * Blocks, reasons and the positions of the event rings are copied under the locks (heap_copy.h),
- * events without them (device_history.h).  Then it writes the file from the copies with no lock
+ * A snapshot has two phases.  The first phase copies the open devices one after the other.  Blocks,
+ * reasons and the positions of the event rings are copied under the locks (heap_copy.h), events
+ * without them (device_history.h).  The second phase writes the file from the copies with no lock
  * held, so a slow disk delays no request.
  *
  * Three limits bound a snapshot.  If a limit is reached, the oldest events are omitted, and the
@@ -39,7 +39,7 @@
 struct xseg_snapshot_params {
     bool include_events;
     bool may_query_driver;
-    uint64_t max_host_bytes; /* for events of all devices; 0: 64 MiB less the copied state */
+    uint64_t max_host_bytes; /* for events of all devices; 0: the default, see snapshot.c */
     uint64_t max_file_bytes; /* UINT64_MAX: unlimited */
     uint64_t deadline_ns;    /* CLOCK_MONOTONIC; UINT64_MAX: none */
 };

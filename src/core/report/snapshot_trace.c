@@ -11,8 +11,8 @@
  * Paused memory.  While a pool is paused, its blocks remain allocated, but their pages are evicted.
  * PyTorch's format has no such state: it shows an unmapped segment, in which no block can exist.
  * Therefore the trace shows each block of an evicted range as freed immediately before the eviction
- * and as allocated immediately after the pages are mapped again.  It hides the events of blocks in
- * between.  The eviction filter decides which events are hidden and knows the blocks:
+ * and as allocated immediately after the pages are mapped again.  It hides the events of blocks
+ * between the two.  The eviction filter decides which events are hidden and knows the blocks:
  *
  *   1. One pass over the events finds the evicted ranges, from PAUSE to RESUME.  A segment that is
  *      mapped at these addresses later ends the range as well, if the pool was destroyed while it
@@ -50,8 +50,8 @@ static bool add_evicted_range(struct xseg_eviction_filter *filter, struct xseg_e
     return true;
 }
 
-/* End the open evicted ranges in [base, end) at an event.  The parts outside remain evicted.  Sets
- * *found if there was a range.  Returns false on host allocation failure. */
+/* End the open evicted ranges in [base, end) at an event.  Parts outside [base, end) remain
+ * evicted.  Sets *found if there was a range.  Returns false on host allocation failure. */
 static bool end_evicted_ranges(struct xseg_eviction_filter *filter, uint64_t base, uint64_t end,
                                uint64_t number, bool *found)
 {
@@ -209,7 +209,8 @@ static bool track_blocks_of_events(struct xseg_eviction_filter *filter,
         if (!is_block_event(event) || !is_ever_evicted(filter, event->base))
             continue;
         block.initial_state = state_before(event);
-        if (block.initial_state != XSEG_BLOCK_CACHED) /* the event has the call stack of the free */
+        /* The call stack of the event is that of the free. */
+        if (block.initial_state != XSEG_BLOCK_CACHED)
             block.stack = block.frames = block.label = 0;
         if (!track_block(filter, &block))
             return false;

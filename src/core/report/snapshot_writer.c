@@ -21,7 +21,7 @@ const char *const xseg_snapshot_strings[XSEG_SNAPSHOT_STRING_COUNT] = {
 #undef STRING_TEXT
 
 _Static_assert(XSEG_SNAPSHOT_STRING_COUNT <= XSEG_PICKLE_MAX_INTERNED,
-               "a pickle has room for all interned strings");
+               "a pickle can intern all strings");
 
 /* A stack or frame that was written; memo 0: a rollback discarded it. */
 struct written_value {
@@ -75,17 +75,17 @@ bool xseg_snapshot_writer_rollback(struct xseg_snapshot_writer *writer,
 const uint64_t *xseg_snapshot_pool_id(struct xseg_snapshot_writer *writer, uint32_t pool)
 {
     static const uint64_t default_pool[2] = {0, 0};
-    struct xseg_pool_id *known = &writer->pools[pool % XSEG_SNAPSHOT_POOLS];
+    struct xseg_pool_id *cached = &writer->pools[pool % XSEG_SNAPSHOT_POOLS];
 
     if (pool == 0)
         return default_pool;
-    if (known->pool != pool) {
-        known->pool = pool;
-        xseg_history_store_get_pool_id(writer->store, pool, known->id);
-        if (known->id[0] == 0 && known->id[1] == 0)
-            known->id[1] = pool;
+    if (cached->pool != pool) {
+        cached->pool = pool;
+        xseg_history_store_get_pool_id(writer->store, pool, cached->id);
+        if (cached->id[0] == 0 && cached->id[1] == 0)
+            cached->id[1] = pool;
     }
-    return known->id;
+    return cached->id;
 }
 
 uint64_t xseg_snapshot_time_us(const struct xseg_snapshot_writer *writer,
@@ -115,28 +115,28 @@ static void write_frame_members(struct xseg_snapshot_writer *writer, const char 
     xseg_snapshot_write_number(writer, XSEG_SNAPSHOT_LINE, line);
 }
 
-/* Write a frame of the process with its source line if that is known; otherwise, as PyTorch does
- * for frames of C++, with its module and the offset in the module. */
+/* Write a frame of the process with its source line if the line is known; otherwise, as PyTorch
+ * does for frames of C++, with its module and the offset in the module. */
 static void write_process_frame(struct xseg_snapshot_writer *writer,
                                 const struct xseg_stack_frame *frame)
 {
     struct xseg_pickle_writer *pickle = &writer->pickle;
-    /* The key includes the module, because another module may have been loaded at the same address
-     * before. */
+    /* The key includes the module, because an earlier module may have been loaded at the same
+     * address. */
     const uint64_t key =
         xseg_hash_word((uint64_t)(uintptr_t)frame->pc, (uint64_t)(uintptr_t)frame->path) | 1;
-    struct written_value *known = xseg_hash_table_find_or_add(&writer->frames, key);
+    struct written_value *written = xseg_hash_table_find_or_add(&writer->frames, key);
     const char *name = frame->symbol == NULL ? "??" : frame->symbol;
     const char *file = frame->file != NULL ? frame->file : frame->path != NULL ? frame->path : "";
 
-    if (known != NULL && known->memo != 0) {
-        xseg_pickle_reference(pickle, known->memo);
+    if (written != NULL && written->memo != 0) {
+        xseg_pickle_reference(pickle, written->memo);
         return;
     }
     xseg_pickle_open_dict(pickle);
     const uint32_t memo = xseg_pickle_memoize(pickle);
-    if (known != NULL)
-        known->memo = memo;
+    if (written != NULL)
+        written->memo = memo;
     write_frame_members(writer, name, strlen(name), file, strlen(file),
                         frame->file != NULL ? frame->line : frame->offset);
     if (frame->file == NULL && frame->build_id != NULL) {
@@ -146,7 +146,8 @@ static void write_process_frame(struct xseg_snapshot_writer *writer,
     xseg_pickle_close(pickle);
 }
 
-/* Write a frame that the hook names in a line `function (file:line)`.  Any other line is a name. */
+/* Write a frame that the hook describes in a line `function (file:line)`.  A line of another form
+ * is the name. */
 static void write_hook_frame(struct xseg_snapshot_writer *writer, const char *line, size_t length)
 {
     const char *end = line + length, *colon = end, *open;
@@ -203,16 +204,16 @@ void xseg_snapshot_write_stack(struct xseg_snapshot_writer *writer, uint32_t sta
 {
     struct xseg_pickle_writer *pickle = &writer->pickle;
     const uint64_t key = ((uint64_t)frames << 32 | stack) + 1; /* a table has no key 0 */
-    struct written_value *known = xseg_hash_table_find_or_add(&writer->stacks, key);
+    struct written_value *written = xseg_hash_table_find_or_add(&writer->stacks, key);
 
-    if (known != NULL && known->memo != 0) {
-        xseg_pickle_reference(pickle, known->memo);
+    if (written != NULL && written->memo != 0) {
+        xseg_pickle_reference(pickle, written->memo);
         return;
     }
     xseg_pickle_open_list(pickle);
     const uint32_t memo = xseg_pickle_memoize(pickle);
-    if (known != NULL)
-        known->memo = memo;
+    if (written != NULL)
+        written->memo = memo;
     write_hook_frames(writer, frames);
     write_process_frames(writer, stack);
     xseg_pickle_close(pickle);
@@ -224,7 +225,7 @@ struct range_sizes {
     uint64_t allocated, active, requested;
 };
 
-static bool is_active(const struct xseg_heap_block *block)
+static bool is_active_block(const struct xseg_heap_block *block)
 {
     return block->state != XSEG_BLOCK_CACHED;
 }
@@ -237,8 +238,8 @@ static struct range_sizes sum_blocks(const struct xseg_heap_range *range)
         const struct xseg_heap_block *block = &range->blocks[i];
 
         sizes.allocated += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
-        sizes.active += is_active(block) ? block->bytes : 0;
-        sizes.requested += is_active(block) ? block->requested : 0;
+        sizes.active += is_active_block(block) ? block->bytes : 0;
+        sizes.requested += is_active_block(block) ? block->requested : 0;
     }
     return sizes;
 }
@@ -247,7 +248,7 @@ static unsigned block_state_string(const struct xseg_heap_block *block)
 {
     if (block->state == XSEG_BLOCK_ALLOCATED)
         return XSEG_SNAPSHOT_ACTIVE_ALLOCATED;
-    return is_active(block) ? XSEG_SNAPSHOT_ACTIVE_PENDING_FREE : XSEG_SNAPSHOT_INACTIVE;
+    return is_active_block(block) ? XSEG_SNAPSHOT_ACTIVE_PENDING_FREE : XSEG_SNAPSHOT_INACTIVE;
 }
 
 static void write_block(struct xseg_snapshot_writer *writer, const struct xseg_heap_block *block)
@@ -347,14 +348,14 @@ static bool selects_recording(enum xseg_config_key_id key)
 static void write_config_string(struct xseg_pickle_writer *pickle, const struct xseg_config *config)
 {
     char buffer[CONFIG_BYTES], value[XSEG_CONFIG_PATH_BYTES + 64];
-    struct xseg_strbuf text, one;
+    struct xseg_strbuf text, value_text;
 
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++) {
-        xseg_strbuf_init(&one, value, sizeof(value));
+        xseg_strbuf_init(&value_text, value, sizeof(value));
         if (!selects_recording((enum xseg_config_key_id)key) &&
             xseg_config_is_set(config, (enum xseg_config_key_id)key) &&
-            xseg_config_print_value(config, (enum xseg_config_key_id)key, &one))
+            xseg_config_print_value(config, (enum xseg_config_key_id)key, &value_text))
             xseg_strbuf_printf(&text, "%s%s:%s", text.length == 0 ? "" : ",",
                                xseg_config_table[key].name, value);
     }

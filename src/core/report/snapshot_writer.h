@@ -3,7 +3,7 @@
  * Snapshot writer: the values of a memory snapshot in the pickle format of PyTorch
  * (docs/history.md).
  *
- * snapshot.c copies the state of the devices and decides what the file contains.  The writer has
+ * snapshot.c copies the state of the devices and selects the contents of the file.  The writer has
  * two parts.  snapshot_writer.c writes state (segments with their blocks, settings, the reasons of
  * pages) and the values that occur everywhere (strings, pool IDs, times, call stacks).
  * snapshot_trace.c writes the events of a device as trace entries.
@@ -105,7 +105,7 @@ void xseg_snapshot_writer_fini(struct xseg_snapshot_writer *writer);
 bool xseg_snapshot_writer_rollback(struct xseg_snapshot_writer *writer,
                                    const struct xseg_pickle_savepoint *savepoint);
 
-/* The two numbers that PyTorch uses as the ID of a pool: the ID that the user set, else (0,
+/* The two numbers that PyTorch uses as the ID of a pool: the ID that the user assigned, else (0,
  * ID).  (0, 0) is the default pool. */
 const uint64_t *xseg_snapshot_pool_id(struct xseg_snapshot_writer *writer, uint32_t pool);
 
@@ -129,7 +129,7 @@ void xseg_snapshot_write_segments(struct xseg_snapshot_writer *writer,
 
 /* Write the configuration as PyTorch's `allocator_settings`.  Its configuration string contains the
  * keys that differ from their defaults and affect allocation, and ignored keys as written; keys
- * that only select what is recorded are omitted. */
+ * that only configure recording are omitted. */
 void xseg_snapshot_write_settings(struct xseg_snapshot_writer *writer,
                                   const struct xseg_config *config);
 
@@ -147,18 +147,18 @@ struct xseg_evicted_range {
     uint64_t base, end;
     uint64_t from; /* the eviction; 0: before the first event */
     uint64_t to;   /* the event that maps pages again; XSEG_EVICTED_TO_END: none */
-    bool is_open;  /* during the search: no such event was found yet */
+    bool is_open;  /* during the search: `to` was not found yet */
 };
 
-/* A block in an evicted range, as far as it is known. */
+/* A block in an evicted range; members that the events do not contain are 0. */
 struct xseg_tracked_block {
     uint64_t base, requested, stream;
     uint32_t pool, stack, frames, label;
     uint8_t initial_state; /* before the first event */
-    uint8_t state;         /* now: XSEG_BLOCK_ALLOCATED or _PENDING_FREE; _CACHED: no block */
+    uint8_t state;         /* current: XSEG_BLOCK_ALLOCATED or _PENDING_FREE; _CACHED: no block */
 };
 
-/* Selects the events that a trace shows. */
+/* The filter that selects the events that a trace shows. */
 struct xseg_eviction_filter {
     struct xseg_evicted_range *ranges; /* [count] */
     size_t count, capacity;
@@ -185,7 +185,7 @@ void xseg_eviction_filter_visit(const struct xseg_eviction_filter *filter, uint6
                                 void (*visit)(void *self, const struct xseg_tracked_block *block),
                                 void *self);
 
-/* Why a trace entry maps or unmaps memory. */
+/* The reason for which a trace entry maps or unmaps memory. */
 struct xseg_snapshot_cause {
     uint64_t entry; /* index of the entry */
     uint8_t action; /* enum xseg_history_action */

@@ -13,7 +13,7 @@ _Static_assert(XSEG_COUNT_REQUESTED_BYTES + 1 == XSEG_COUNT_SEGMENT,
 /* Sums over all arenas of a device. */
 struct sum {
     uint64_t current[XSEG_STAT_GROUPS], up[XSEG_STAT_GROUPS];
-    uint64_t headroom[XSEG_STAT_GROUPS]; /* without that of the arena that reconciles */
+    uint64_t headroom[XSEG_STAT_GROUPS]; /* without the headroom of the reconciling arena */
 };
 
 void xseg_totals_init(struct xseg_totals *totals)
@@ -29,18 +29,19 @@ void xseg_totals_fini(struct xseg_totals *totals)
     xseg_mutex_fini(&totals->lock);
 }
 
-static uint64_t current_peak(const struct xseg_totals *totals, unsigned group, enum xseg_count what)
+static uint64_t current_peak(const struct xseg_totals *totals, unsigned group,
+                             enum xseg_count quantity)
 {
     /* All stores are under this lock, so the load need not be atomic. */
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
-    return totals->peak[group][what];
+    return totals->peak[group][quantity];
 }
 
-static void set_peak(struct xseg_totals *totals, unsigned group, enum xseg_count what,
+static void set_peak(struct xseg_totals *totals, unsigned group, enum xseg_count quantity,
                      uint64_t value)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
-    __atomic_store_n(&totals->peak[group][what], value, __ATOMIC_RELAXED);
+    __atomic_store_n(&totals->peak[group][quantity], value, __ATOMIC_RELAXED);
 }
 
 void xseg_counts_init(struct xseg_counts *counts, struct xseg_totals *totals, bool is_small)
@@ -68,27 +69,27 @@ void xseg_counts_allow_suspend(struct xseg_counts *counts, struct xseg_biased_lo
 
 /* --- Limits. --- */
 
-static uint64_t quota_of(const struct xseg_counts *counts, enum xseg_count what)
+static uint64_t quota_of(const struct xseg_counts *counts, enum xseg_count quantity)
 {
-    return atomic_load_explicit(&counts->quota[what], memory_order_relaxed);
+    return atomic_load_explicit(&counts->quota[quantity], memory_order_relaxed);
 }
 
-/* The limit of an allocated quantity: the lower one of its quota and of the quota for active blocks
- * minus the pending ones. */
-static uint64_t compute_limit(const struct xseg_counts *counts, enum xseg_count what,
+/* The limit of an allocated quantity: the minimum of its quota and of the quota for active blocks
+ * minus the pending blocks. */
+static uint64_t compute_limit(const struct xseg_counts *counts, enum xseg_count quantity,
                               enum xseg_count active)
 {
     const uint64_t quota = quota_of(counts, active);
     const uint64_t pending = xseg_counts_read_row(counts, active).current;
 
     if (!counts->totals->has_pended)
-        return quota_of(counts, what);
-    return xseg_min(quota_of(counts, what), quota - xseg_min(quota, pending));
+        return quota_of(counts, quantity);
+    return xseg_min(quota_of(counts, quantity), quota - xseg_min(quota, pending));
 }
 
-static void set_limit(struct xseg_counts *counts, enum xseg_count_limit which, uint64_t limit)
+static void set_limit(struct xseg_counts *counts, enum xseg_count_limit index, uint64_t limit)
 {
-    atomic_store_explicit(&counts->limit[which], limit, memory_order_relaxed);
+    atomic_store_explicit(&counts->limit[index], limit, memory_order_relaxed);
 }
 
 static void update_block_limit(struct xseg_counts *counts)
@@ -103,33 +104,34 @@ static void update_byte_limit(struct xseg_counts *counts)
               compute_limit(counts, XSEG_COUNT_ALLOCATED_BYTES, XSEG_COUNT_ACTIVE_BYTES));
 }
 
-static void set_quota(struct xseg_counts *counts, enum xseg_count what, uint64_t quota)
+static void set_quota(struct xseg_counts *counts, enum xseg_count quantity, uint64_t quota)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
-    if (quota_of(counts, what) == quota)
+    if (quota_of(counts, quantity) == quota)
         return;
-    atomic_store_explicit(&counts->quota[what], quota, memory_order_relaxed);
-    if (what == XSEG_COUNT_ALLOCATION || what == XSEG_COUNT_ACTIVE)
+    atomic_store_explicit(&counts->quota[quantity], quota, memory_order_relaxed);
+    if (quantity == XSEG_COUNT_ALLOCATION || quantity == XSEG_COUNT_ACTIVE)
         update_block_limit(counts);
-    else if (what == XSEG_COUNT_ALLOCATED_BYTES || what == XSEG_COUNT_ACTIVE_BYTES)
+    else if (quantity == XSEG_COUNT_ALLOCATED_BYTES || quantity == XSEG_COUNT_ACTIVE_BYTES)
         update_byte_limit(counts);
-    else if (what == XSEG_COUNT_REQUESTED_BYTES)
+    else if (quantity == XSEG_COUNT_REQUESTED_BYTES)
         set_limit(counts, XSEG_LIMIT_REQUESTED, quota);
 }
 
 /* --- Suspension. --- */
 
-/* MAX_MEMBERS: with more members, idle ones are suspended.  MIN_IDLE: distributions of headroom
- * without an allocation before counts are suspended.  BATCH: counts that are suspended with one
- * barrier.  With all checks on, small values make every test cover suspension. */
+/* MAX_MEMBERS: number of members above which idle ones are suspended.  MIN_IDLE_DISTRIBUTIONS:
+ * number of distributions of headroom without an allocation before counts are suspended.
+ * BATCH_COUNTS: number of counts that are suspended with one barrier.  With all checks on, small
+ * values make every test cover suspension. */
 #if XSEG_CHECKS >= 3
-#define MAX_MEMBERS 2u
-#define MIN_IDLE    2u
-#define BATCH       1u
+#define MAX_MEMBERS            2u
+#define MIN_IDLE_DISTRIBUTIONS 2u
+#define BATCH_COUNTS           1u
 #else
-#define MAX_MEMBERS 32u
-#define MIN_IDLE    64u
-#define BATCH       16u
+#define MAX_MEMBERS            32u
+#define MIN_IDLE_DISTRIBUTIONS 64u
+#define BATCH_COUNTS           16u
 #endif
 
 static __attribute__((noinline)) void resume_counts(struct xseg_counts *counts)
@@ -138,13 +140,14 @@ static __attribute__((noinline)) void resume_counts(struct xseg_counts *counts)
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_ASSERT(counts->is_suspended && counts->flags != NULL);
-    for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
-        XSEG_ASSERT(totals->suspended_current[counts->group][what] >= quota_of(counts, what));
-        totals->suspended_current[counts->group][what] -= quota_of(counts, what);
-        totals->suspended_up[counts->group][what] -= counts->suspended_up[what];
+    for (enum xseg_count quantity = 0; quantity < XSEG_COUNTS; quantity++) {
+        XSEG_ASSERT(totals->suspended_current[counts->group][quantity] >=
+                    quota_of(counts, quantity));
+        totals->suspended_current[counts->group][quantity] -= quota_of(counts, quantity);
+        totals->suspended_up[counts->group][quantity] -= counts->suspended_up[quantity];
     }
     counts->is_suspended = false;
-    counts->unchanged = 0;
+    counts->idle_distributions = 0;
     (void)atomic_fetch_and(counts->flags, ~XSEG_COUNTS_SUSPENDED);
     xseg_list_remove(&counts->link);
     xseg_list_insert(&totals->members, &counts->link);
@@ -175,13 +178,13 @@ static void suspend_counts(struct xseg_counts *counts)
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_ASSERT(!counts->is_suspended && totals->member_count != 0);
     XSEG_ASSERT((atomic_load(counts->flags) & XSEG_COUNTS_SUSPENDED) != 0);
-    for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
-        const struct xseg_counts_value value = xseg_counts_read(counts, what);
+    for (enum xseg_count quantity = 0; quantity < XSEG_COUNTS; quantity++) {
+        const struct xseg_counts_value value = xseg_counts_read(counts, quantity);
 
-        set_quota(counts, what, value.current);
-        counts->suspended_up[what] = value.up;
-        totals->suspended_current[counts->group][what] += value.current;
-        totals->suspended_up[counts->group][what] += value.up;
+        set_quota(counts, quantity, value.current);
+        counts->suspended_up[quantity] = value.up;
+        totals->suspended_current[counts->group][quantity] += value.current;
+        totals->suspended_up[counts->group][quantity] += value.up;
     }
     counts->is_suspended = true;
     xseg_list_remove(&counts->link);
@@ -191,7 +194,8 @@ static void suspend_counts(struct xseg_counts *counts)
 
 static bool can_suspend(const struct xseg_counts *counts, const struct xseg_counts *requester)
 {
-    return counts != requester && counts->lock != NULL && counts->unchanged >= MIN_IDLE;
+    return counts != requester && counts->lock != NULL &&
+           counts->idle_distributions >= MIN_IDLE_DISTRIBUTIONS;
 }
 
 /*
@@ -199,13 +203,14 @@ static bool can_suspend(const struct xseg_counts *counts, const struct xseg_coun
  *
  * The flags are set before the barrier.  A thread that locks an arena after the barrier sees the
  * flag, resumes the counts before it changes them, and waits for the STATS lock to do so.  A thread
- * that locked its arena before may not have seen the flag.  Either it has unlocked the arena, so
- * that its changes are visible here, or its lock is found held and its counts are left out.
+ * that locked its arena before may not have observed the flag.  Either the thread has unlocked the
+ * arena, so that its changes are visible to this function, or the lock is still held and the counts
+ * of the arena are skipped.
  */
 static __attribute__((noinline)) void suspend_idle_counts(struct xseg_counts *requester)
 {
     struct xseg_totals *totals = requester->totals;
-    struct xseg_counts *idle[BATCH];
+    struct xseg_counts *idle[BATCH_COUNTS];
     unsigned count = 0;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
@@ -216,10 +221,10 @@ static __attribute__((noinline)) void suspend_idle_counts(struct xseg_counts *re
 
         if (can_suspend(counts, requester))
             idle[count++] = counts;
-        if (count == BATCH)
+        if (count == BATCH_COUNTS)
             break;
     }
-    if (count < BATCH)
+    if (count < BATCH_COUNTS)
         return;
     for (unsigned i = 0; i < count; i++)
         (void)atomic_fetch_or(idle[i]->flags, XSEG_COUNTS_SUSPENDED);
@@ -229,25 +234,26 @@ static __attribute__((noinline)) void suspend_idle_counts(struct xseg_counts *re
             suspend_counts(idle[i]);
         } else {
             (void)atomic_fetch_and(idle[i]->flags, ~XSEG_COUNTS_SUSPENDED);
-            idle[i]->unchanged = 0;
+            idle[i]->idle_distributions = 0;
         }
     }
 }
 
-/* Give active blocks their own peak and quotas when the first block becomes pending, because from
- * then on the active blocks may be more than the allocated ones. */
-static void separate_active_quota(struct xseg_totals *totals, enum xseg_count what,
+/* Set separate peaks and quotas for active blocks when the first block becomes pending, because
+ * from then on there may be more active blocks than allocated ones. */
+static void separate_active_quota(struct xseg_totals *totals, enum xseg_count quantity,
                                   enum xseg_count active)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_ASSERT(!totals->has_pended);
     for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
-        set_peak(totals, group, active, current_peak(totals, group, what));
+        set_peak(totals, group, active, current_peak(totals, group, quantity));
     XSEG_LIST_FOR(node, &totals->members)
     {
         struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
 
-        atomic_store_explicit(&counts->quota[active], quota_of(counts, what), memory_order_relaxed);
+        atomic_store_explicit(&counts->quota[active], quota_of(counts, quantity),
+                              memory_order_relaxed);
     }
 }
 
@@ -294,7 +300,7 @@ void xseg_counts_alloc_bytes(struct xseg_counts *counts, uint64_t bytes)
 {
     xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
     xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, bytes);
-    if (xseg_counts_are_past_limits(counts))
+    if (xseg_counts_exceed_limits(counts))
         xseg_counts_reconcile_all(counts);
 }
 
@@ -307,7 +313,7 @@ void xseg_counts_alloc_pending_bytes(struct xseg_counts *counts, uint64_t bytes)
     update_byte_limit(counts);
     xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
     xseg_mutex_unlock(&counts->totals->lock);
-    if (xseg_counts_are_past_limits(counts))
+    if (xseg_counts_exceed_limits(counts))
         xseg_counts_reconcile_all(counts);
 }
 
@@ -315,17 +321,18 @@ void xseg_counts_alloc_pending_bytes(struct xseg_counts *counts, uint64_t bytes)
 
 static __attribute__((noinline)) void add_suspended_sums(struct sum *sum,
                                                          const struct xseg_totals *totals,
-                                                         enum xseg_count what, bool with_increases)
+                                                         enum xseg_count quantity,
+                                                         bool with_increases)
 {
     for (enum xseg_stat_group group = XSEG_STAT_SMALL; group <= XSEG_STAT_LARGE; group++) {
-        sum->current[group] = totals->suspended_current[group][what];
-        sum->up[group] = with_increases ? totals->suspended_up[group][what] : 0;
+        sum->current[group] = totals->suspended_current[group][quantity];
+        sum->up[group] = with_increases ? totals->suspended_up[group][quantity] : 0;
     }
 }
 
-/* Sum up all arenas: their increases if `requester` is NULL, else the headroom of all arenas but
+/* Sum up all arenas: their increases if `requester` is NULL, else the headroom of all arenas except
  * the requester. */
-static struct sum sum_members(const struct xseg_totals *totals, enum xseg_count what,
+static struct sum sum_members(const struct xseg_totals *totals, enum xseg_count quantity,
                               const struct xseg_counts *requester)
 {
     struct sum sum;
@@ -333,12 +340,12 @@ static struct sum sum_members(const struct xseg_totals *totals, enum xseg_count 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     memset(&sum, 0, sizeof(sum));
     if (__builtin_expect(!xseg_list_is_empty(&totals->suspended), 0))
-        add_suspended_sums(&sum, totals, what, requester == NULL);
+        add_suspended_sums(&sum, totals, quantity, requester == NULL);
     XSEG_LIST_FOR(node, &totals->members)
     {
         const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
-        const struct xseg_counts_value value = xseg_counts_read(counts, what);
-        const uint64_t quota = quota_of(counts, what);
+        const struct xseg_counts_value value = xseg_counts_read(counts, quantity);
+        const uint64_t quota = quota_of(counts, quantity);
 
         sum.current[counts->group] += value.current;
         if (requester == NULL)
@@ -353,55 +360,56 @@ static struct sum sum_members(const struct xseg_totals *totals, enum xseg_count 
 }
 
 /* Raise the peak of a group to a sum.  Returns whether the peak was lower. */
-static bool raise_peak(struct xseg_totals *totals, enum xseg_stat_group group, enum xseg_count what,
-                       const struct sum *sum)
+static bool raise_peak(struct xseg_totals *totals, enum xseg_stat_group group,
+                       enum xseg_count quantity, const struct sum *sum)
 {
-    if (sum->current[group] <= current_peak(totals, group, what))
+    if (sum->current[group] <= current_peak(totals, group, quantity))
         return false;
-    set_peak(totals, group, what, sum->current[group]);
+    set_peak(totals, group, quantity, sum->current[group]);
     return true;
 }
 
-/* The peak of a group minus the values and the headroom of its arenas.  Negative if the arenas have
- * more headroom than is below the peak. */
+/* The peak of a group minus the values and the headroom of its arenas; negative if their sum
+ * exceeds the peak. */
 static int64_t undistributed_headroom(const struct xseg_totals *totals, enum xseg_stat_group group,
-                                      enum xseg_count what, const struct sum *sum)
+                                      enum xseg_count quantity, const struct sum *sum)
 {
-    return (int64_t)(current_peak(totals, group, what) - sum->current[group] -
+    return (int64_t)(current_peak(totals, group, quantity) - sum->current[group] -
                      sum->headroom[group]);
 }
 
 /* The headroom that an arena of a group can get without a violation of COUNT-1.  0 if other arenas
  * have exceeded the peak and have not reconciled yet. */
 static uint64_t available_headroom(const struct xseg_totals *totals, enum xseg_stat_group group,
-                                   enum xseg_count what, const struct sum *sum)
+                                   enum xseg_count quantity, const struct sum *sum)
 {
-    const int64_t all = undistributed_headroom(totals, XSEG_STAT_ALL, what, sum);
-    const int64_t own = undistributed_headroom(totals, group, what, sum);
-    const int64_t lower = all < own ? all : own;
+    const int64_t device_headroom = undistributed_headroom(totals, XSEG_STAT_ALL, quantity, sum);
+    const int64_t group_headroom = undistributed_headroom(totals, group, quantity, sum);
+    const int64_t available = device_headroom < group_headroom ? device_headroom : group_headroom;
 
-    return lower > 0 ? (uint64_t)lower : 0;
+    return available > 0 ? (uint64_t)available : 0;
 }
 
 /* Set all quotas to 0, so that every arena reconciles before it grows.  Suspended counts have no
  * headroom. */
-static void revoke_quotas(struct xseg_totals *totals, enum xseg_count what)
+static void revoke_quotas(struct xseg_totals *totals, enum xseg_count quantity)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_LIST_FOR(node, &totals->members)
     {
-        set_quota(XSEG_CONTAINER(node, struct xseg_counts, link), what, 0);
+        set_quota(XSEG_CONTAINER(node, struct xseg_counts, link), quantity, 0);
     }
 }
 
-/* Whether an arena has allocated lately.  If arenas allocate in turn, each allocates before every
- * other one has reconciled three quantities. */
-static bool has_allocated_lately(const struct xseg_counts *counts)
+/* Whether an arena has allocated recently.  If arenas allocate in turn, each arena allocates before
+ * all others have reconciled three quantities each. */
+static bool has_allocated_recently(const struct xseg_counts *counts)
 {
-    return counts->unchanged <= 4 * counts->totals->member_count;
+    return counts->idle_distributions <= 4 * counts->totals->member_count;
 }
 
-/* The number of arenas that have allocated lately, including the requester. */
+/* Update the idle distributions of all arenas.  Returns the number of arenas that have allocated
+ * recently, including the requester. */
 static unsigned count_allocating_arenas(struct xseg_counts *requester)
 {
     unsigned allocating = 0;
@@ -412,22 +420,22 @@ static unsigned count_allocating_arenas(struct xseg_counts *requester)
         const uint64_t up =
             atomic_load_explicit(&counts->row[XSEG_COUNT_ALLOCATION].up, memory_order_relaxed);
 
-        if (counts == requester || up != counts->seen) {
-            counts->seen = up;
-            if (counts->unchanged != 0)
-                counts->unchanged = 0;
-        } else if (has_allocated_lately(counts)) {
-            counts->unchanged++;
+        if (counts == requester || up != counts->last_allocations) {
+            counts->last_allocations = up;
+            if (counts->idle_distributions != 0)
+                counts->idle_distributions = 0;
+        } else if (has_allocated_recently(counts)) {
+            counts->idle_distributions++;
         }
-        allocating += has_allocated_lately(counts);
+        allocating += has_allocated_recently(counts);
     }
     XSEG_ASSERT(allocating != 0);
     return allocating;
 }
 
-/* Distribute all headroom: equal parts to the arenas that have allocated lately, the remainder to
- * the requester. */
-static void distribute_headroom(struct xseg_counts *requester, enum xseg_count what,
+/* Distribute all headroom: equal shares to the arenas that have allocated recently, the remainder
+ * to the requester. */
+static void distribute_headroom(struct xseg_counts *requester, enum xseg_count quantity,
                                 struct sum *sum)
 {
     struct xseg_totals *totals = requester->totals;
@@ -436,65 +444,66 @@ static void distribute_headroom(struct xseg_counts *requester, enum xseg_count w
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_ASSERT(!requester->is_suspended);
     memset(sum->headroom, 0, sizeof(sum->headroom));
-    const struct sum all = *sum;
+    const struct sum undistributed = *sum;
     XSEG_LIST_FOR(node, &totals->members)
     {
         struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
-        uint64_t part = 0;
+        uint64_t share = 0;
 
         if (counts == requester)
             continue;
-        if (has_allocated_lately(counts))
-            part = available_headroom(totals, counts->group, what, &all) / allocating;
-        sum->headroom[XSEG_STAT_ALL] += part;
-        sum->headroom[counts->group] += part;
-        set_quota(counts, what, xseg_counts_read(counts, what).current + part);
+        if (has_allocated_recently(counts))
+            share =
+                available_headroom(totals, counts->group, quantity, &undistributed) / allocating;
+        sum->headroom[XSEG_STAT_ALL] += share;
+        sum->headroom[counts->group] += share;
+        set_quota(counts, quantity, xseg_counts_read(counts, quantity).current + share);
     }
-    set_quota(requester, what,
-              xseg_counts_read(requester, what).current +
-                  available_headroom(totals, requester->group, what, sum));
+    set_quota(requester, quantity,
+              xseg_counts_read(requester, quantity).current +
+                  available_headroom(totals, requester->group, quantity, sum));
     if (__builtin_expect(totals->member_count > MAX_MEMBERS, 0))
         suspend_idle_counts(requester);
 }
 
-static void reconcile_quantity(struct xseg_counts *counts, enum xseg_count what)
+static void reconcile_quantity(struct xseg_counts *counts, enum xseg_count quantity)
 {
     struct xseg_totals *totals = counts->totals;
-    struct sum sum = sum_members(totals, what, counts);
-    bool is_exhausted = raise_peak(totals, XSEG_STAT_ALL, what, &sum);
+    struct sum sum = sum_members(totals, quantity, counts);
+    bool is_exhausted = raise_peak(totals, XSEG_STAT_ALL, quantity, &sum);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
     XSEG_ASSERT(!counts->is_suspended);
-    is_exhausted |= raise_peak(totals, counts->group, what, &sum);
-    /* Negative: the increase has used headroom of other arenas. */
-    is_exhausted |= undistributed_headroom(totals, XSEG_STAT_ALL, what, &sum) < 0;
-    is_exhausted |= undistributed_headroom(totals, counts->group, what, &sum) < 0;
-    XSEG_ASSERT(current_peak(totals, XSEG_STAT_ALL, what) >= sum.current[XSEG_STAT_ALL]);
-    XSEG_ASSERT(current_peak(totals, counts->group, what) >= sum.current[counts->group]);
+    is_exhausted |= raise_peak(totals, counts->group, quantity, &sum);
+    /* A negative value means that the increase has used headroom of other arenas. */
+    is_exhausted |= undistributed_headroom(totals, XSEG_STAT_ALL, quantity, &sum) < 0;
+    is_exhausted |= undistributed_headroom(totals, counts->group, quantity, &sum) < 0;
+    XSEG_ASSERT(current_peak(totals, XSEG_STAT_ALL, quantity) >= sum.current[XSEG_STAT_ALL]);
+    XSEG_ASSERT(current_peak(totals, counts->group, quantity) >= sum.current[counts->group]);
     if (is_exhausted)
-        distribute_headroom(counts, what, &sum);
+        distribute_headroom(counts, quantity, &sum);
     else
-        set_quota(counts, what,
-                  xseg_counts_read(counts, what).current +
-                      available_headroom(totals, counts->group, what, &sum));
+        set_quota(counts, quantity,
+                  xseg_counts_read(counts, quantity).current +
+                      available_headroom(totals, counts->group, quantity, &sum));
 }
 
-void xseg_counts_reconcile(struct xseg_counts *counts, enum xseg_count what)
+void xseg_counts_reconcile(struct xseg_counts *counts, enum xseg_count quantity)
 {
-    XSEG_ASSERT(what < XSEG_COUNTS);
+    XSEG_ASSERT(quantity < XSEG_COUNTS);
     xseg_mutex_lock(&counts->totals->lock);
     resume_if_suspended(counts);
-    reconcile_quantity(counts, what);
+    reconcile_quantity(counts, quantity);
     xseg_mutex_unlock(&counts->totals->lock);
 }
 
 /* Reconcile the quantities of a list that exceed their quotas.  The caller holds the STATS lock. */
-static void reconcile_exceeded(struct xseg_counts *counts, const enum xseg_count *what,
-                               size_t number)
+static void reconcile_exceeded(struct xseg_counts *counts, const enum xseg_count *quantities,
+                               size_t count)
 {
-    for (size_t i = 0; i < number; i++)
-        if (xseg_counts_read(counts, what[i]).current > quota_of(counts, what[i]))
-            reconcile_quantity(counts, what[i]);
+    for (size_t i = 0; i < count; i++)
+        if (xseg_counts_read(counts, quantities[i]).current > quota_of(counts, quantities[i]))
+            reconcile_quantity(counts, quantities[i]);
 }
 
 /* The quantities that an allocation changes; the last two after a block has been pending. */
@@ -519,38 +528,40 @@ void xseg_counts_reconcile_all(struct xseg_counts *counts)
 
 void xseg_counts_reconcile_fragments(struct xseg_counts *counts)
 {
-    static const enum xseg_count all[] = {XSEG_COUNT_INACTIVE_SPLIT,
-                                          XSEG_COUNT_INACTIVE_SPLIT_BYTES};
+    static const enum xseg_count fragment_quantities[] = {XSEG_COUNT_INACTIVE_SPLIT,
+                                                          XSEG_COUNT_INACTIVE_SPLIT_BYTES};
 
     xseg_mutex_lock(&counts->totals->lock);
     resume_if_suspended(counts);
-    reconcile_exceeded(counts, all, XSEG_COUNT_OF(all));
+    reconcile_exceeded(counts, fragment_quantities, XSEG_COUNT_OF(fragment_quantities));
     xseg_mutex_unlock(&counts->totals->lock);
 }
 
 /* --- Reading. --- */
 
-/* The quantity that has the peak of a quantity.  Until a block has been pending, allocated blocks
- * have the peak of active ones. */
-static enum xseg_count peak_quantity(const struct xseg_totals *totals, enum xseg_count what)
+/* The quantity that stores the peak of a quantity.  Until a block has been pending, active blocks
+ * share the peak of allocated blocks. */
+static enum xseg_count peak_quantity(const struct xseg_totals *totals, enum xseg_count quantity)
 {
-    if (totals->has_pended || (what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES))
-        return what;
-    return what == XSEG_COUNT_ACTIVE ? XSEG_COUNT_ALLOCATION : XSEG_COUNT_ALLOCATED_BYTES;
+    if (totals->has_pended ||
+        (quantity != XSEG_COUNT_ACTIVE && quantity != XSEG_COUNT_ACTIVE_BYTES))
+        return quantity;
+    return quantity == XSEG_COUNT_ACTIVE ? XSEG_COUNT_ALLOCATION : XSEG_COUNT_ALLOCATED_BYTES;
 }
 
 struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_group group,
-                                  enum xseg_count what)
+                                  enum xseg_count quantity)
 {
     struct xseg_stat stat;
 
-    XSEG_ASSERT(group < XSEG_STAT_GROUPS && what < XSEG_COUNTS);
+    XSEG_ASSERT(group < XSEG_STAT_GROUPS && quantity < XSEG_COUNTS);
     xseg_mutex_lock(&totals->lock);
-    const struct sum sum = sum_members(totals, what, NULL);
+    const struct sum sum = sum_members(totals, quantity, NULL);
     stat.current = sum.current[group];
-    stat.peak = xseg_max(stat.current, current_peak(totals, group, peak_quantity(totals, what)));
-    stat.allocated = sum.up[group] - totals->up_base[group][what];
-    stat.freed = sum.up[group] - sum.current[group] - totals->down_base[group][what];
+    stat.peak =
+        xseg_max(stat.current, current_peak(totals, group, peak_quantity(totals, quantity)));
+    stat.allocated = sum.up[group] - totals->up_base[group][quantity];
+    stat.freed = sum.up[group] - sum.current[group] - totals->down_base[group][quantity];
     XSEG_ASSERT(stat.peak >= stat.current);
     xseg_mutex_unlock(&totals->lock);
     return stat;
@@ -559,12 +570,12 @@ struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_gro
 void xseg_totals_reset_peaks(struct xseg_totals *totals)
 {
     xseg_mutex_lock(&totals->lock);
-    for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
-        const struct sum sum = sum_members(totals, what, NULL);
+    for (enum xseg_count quantity = 0; quantity < XSEG_COUNTS; quantity++) {
+        const struct sum sum = sum_members(totals, quantity, NULL);
 
         for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
-            set_peak(totals, group, what, sum.current[group]);
-        revoke_quotas(totals, what);
+            set_peak(totals, group, quantity, sum.current[group]);
+        revoke_quotas(totals, quantity);
     }
     xseg_mutex_unlock(&totals->lock);
 }
@@ -572,12 +583,12 @@ void xseg_totals_reset_peaks(struct xseg_totals *totals)
 void xseg_totals_reset_accumulated(struct xseg_totals *totals)
 {
     xseg_mutex_lock(&totals->lock);
-    for (enum xseg_count what = 0; what < XSEG_COUNTS; what++) {
-        const struct sum sum = sum_members(totals, what, NULL);
+    for (enum xseg_count quantity = 0; quantity < XSEG_COUNTS; quantity++) {
+        const struct sum sum = sum_members(totals, quantity, NULL);
 
         for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++) {
-            totals->up_base[group][what] = sum.up[group];
-            totals->down_base[group][what] = sum.up[group] - sum.current[group];
+            totals->up_base[group][quantity] = sum.up[group];
+            totals->down_base[group][quantity] = sum.up[group] - sum.current[group];
         }
     }
     xseg_mutex_unlock(&totals->lock);
@@ -589,12 +600,12 @@ static bool audit_suspended_counts(const struct xseg_counts *counts,
                                    struct xseg_violation *violation)
 {
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_STATS));
-    for (enum xseg_count what = 0; counts->is_suspended && what < XSEG_COUNTS; what++) {
-        const uint64_t current = xseg_counts_read(counts, what).current;
+    for (enum xseg_count quantity = 0; counts->is_suspended && quantity < XSEG_COUNTS; quantity++) {
+        const uint64_t current = xseg_counts_read(counts, quantity).current;
 
-        XSEG_INVARIANT(violation, "COUNT-2", current == quota_of(counts, what),
-                       "suspended counts: quantity %d is %" PRIu64 ", quota %" PRIu64, (int)what,
-                       current, quota_of(counts, what));
+        XSEG_INVARIANT(violation, "COUNT-2", current == quota_of(counts, quantity),
+                       "suspended counts: quantity %d is %" PRIu64 ", quota %" PRIu64,
+                       (int)quantity, current, quota_of(counts, quantity));
     }
     return true;
 }
@@ -616,15 +627,16 @@ static bool audit_suspended_sums(const struct xseg_totals *totals, struct xseg_v
     {
         const struct xseg_counts *counts = XSEG_CONTAINER(node, struct xseg_counts, link);
 
-        for (enum xseg_count what = 0; what < XSEG_COUNTS; what++)
-            sum[counts->group][what] += quota_of(counts, what);
+        for (enum xseg_count quantity = 0; quantity < XSEG_COUNTS; quantity++)
+            sum[counts->group][quantity] += quota_of(counts, quantity);
     }
     for (enum xseg_stat_group group = 0; group < XSEG_STAT_GROUPS; group++)
-        for (enum xseg_count what = 0; what < XSEG_COUNTS; what++)
+        for (enum xseg_count quantity = 0; quantity < XSEG_COUNTS; quantity++)
             XSEG_INVARIANT(violation, "COUNT-2",
-                           sum[group][what] == totals->suspended_current[group][what],
+                           sum[group][quantity] == totals->suspended_current[group][quantity],
                            "suspended counts: sum of quantity %d is %" PRIu64 ", recorded %" PRIu64,
-                           (int)what, sum[group][what], totals->suspended_current[group][what]);
+                           (int)quantity, sum[group][quantity],
+                           totals->suspended_current[group][quantity]);
     return true;
 }
 

@@ -34,25 +34,26 @@
  *
  * Fast path.  An allocation changes five public quantities: the number and the bytes of allocated
  * and of active blocks, and the requested bytes.  A block is active while it is allocated or
- * pending free.  Pending blocks are counted in rows of their own, so a hit adds to three rows only.
- * It compares three values with precomputed limits: a limit is the lower one of the quota for
- * allocated blocks and the quota for active blocks minus the pending ones.  Three sums instead of
- * five reduced an allocation and its free from 1435 to 1290 instructions.  The writer of a row
- * updates it with one plain `add` instruction (single_writer.h), which saved another 22.
+ * pending free.  Pending blocks are counted in separate rows, so a hit adds to three rows only, and
+ * compares three values with precomputed limits.  A limit is the minimum of the quota for allocated
+ * blocks and the quota for active blocks minus the pending blocks.  Three sums instead of five
+ * reduced an allocation and its free from 1435 to 1290 instructions.  The writer of a row updates
+ * it with one plain `add` instruction (single_writer.h), which saved another 22.
  *
- * Distribution.  Headroom is given in equal parts to the arenas that have allocated lately.  An
- * arena that took half of all headroom made one allocation in five reconcile with eight streams in
- * turn; equal parts make this rare (2 of 1000 allocations with two threads, 6 with four).  Arenas
- * that do not allocate get none: the peak would be approached in ever smaller steps.
+ * Distribution.  Headroom is distributed in equal shares to the arenas that have allocated
+ * recently.  When a reconciling arena got half of all headroom, one allocation in five reconciled
+ * while eight streams allocated in turn; equal shares make reconciliations rare (2 of 1000
+ * allocations with two threads, 6 with four).  Arenas that do not allocate get no share; otherwise
+ * the other arenas would approach the peak in ever smaller steps.
  *
  * Suspended counts.  A reconciliation is O(arenas), and a device may have 10^5 arenas of which few
  * allocate.  The counts of an arena that has not allocated during many reconciliations are
  * *suspended*: their values become part of a sum with which every reconciliation begins, and their
  * quotas become their values.  The thread that changes such a count next *resumes* the counts: an
  * increase exceeds a quota and so reconciles, and a decrease finds XSEG_COUNTS_SUSPENDED among the
- * flags that every free tests.  A thread may be changing a count without having seen the flag, so
- * counts are suspended in batches: set the flags of 16 arenas, execute a process-wide memory
- * barrier, and leave out the arenas whose lock is held (biased_lock.h).  A thread that locks a
+ * flags that every free tests.  A thread may be changing a count without having observed the flag,
+ * so counts are suspended in batches: set the flags of 16 arenas, execute a process-wide memory
+ * barrier, and skip the arenas whose lock is held (biased_lock.h).  A thread that locks a
  * remaining arena after the barrier sees its flag.
  *
  * Invariants, while no other thread counts:
@@ -76,8 +77,8 @@
 #include "src/base/single_writer.h"
 #include "xseg/stats.h"
 
-/* The quantities, each with its member of struct xseg_statistics.  The quantities that a hit changes
- * come first, so that they share cache lines. */
+/* The quantities, each with its member of struct xseg_statistics.  The quantities that a hit
+ * changes are first, so that they share cache lines. */
 #define XSEG_COUNTS_TABLE(X)                                 \
     X(XSEG_COUNT_ALLOCATION, allocation)                     \
     X(XSEG_COUNT_ALLOCATED_BYTES, allocated_bytes)           \
@@ -91,9 +92,9 @@
     X(XSEG_COUNT_OVERSIZE_ALLOCATION, oversize_allocations)  \
     X(XSEG_COUNT_OVERSIZE_SEGMENT, oversize_segments)
 
-#define XSEG_COUNTS_NUMBER(count, member) count,
-enum xseg_count { XSEG_COUNTS_TABLE(XSEG_COUNTS_NUMBER) XSEG_COUNTS };
-#undef XSEG_COUNTS_NUMBER
+#define XSEG_COUNTS_ENUMERATOR(count, member) count,
+enum xseg_count { XSEG_COUNTS_TABLE(XSEG_COUNTS_ENUMERATOR) XSEG_COUNTS };
+#undef XSEG_COUNTS_ENUMERATOR
 
 /* The limits that an allocation compares with. */
 enum xseg_count_limit { XSEG_LIMIT_BLOCKS, XSEG_LIMIT_BYTES, XSEG_LIMIT_REQUESTED, XSEG_LIMITS };
@@ -136,10 +137,10 @@ struct xseg_counts {
     struct xseg_counts_row row[XSEG_COUNTS];
     /* The members up to the third quota share a cache line, which other arenas read. */
     atomic_uint_fast64_t limit[XSEG_LIMITS];
-    /* The number of allocations when headroom was last distributed, and the number of
-     * distributions since it changed; guarded by STATS. */
-    uint64_t seen;
-    uint32_t unchanged;
+    /* The number of allocations when headroom was last distributed, and the number of distributions
+     * since that number changed; guarded by STATS. */
+    uint64_t last_allocations;
+    uint32_t idle_distributions;
     enum xseg_stat_group group; /* SMALL or LARGE */
     atomic_uint_fast64_t quota[XSEG_COUNTS];
     struct xseg_list link; /* in totals->members or totals->suspended */
@@ -165,7 +166,7 @@ void xseg_counts_allow_suspend(struct xseg_counts *counts, struct xseg_biased_lo
 void xseg_counts_resume(struct xseg_counts *counts);
 
 /* Reconcile a quantity that exceeds its quota. */
-void xseg_counts_reconcile(struct xseg_counts *counts, enum xseg_count what);
+void xseg_counts_reconcile(struct xseg_counts *counts, enum xseg_count quantity);
 
 /* Reconcile the quantities that an allocation changes, as far as they exceed their quotas. */
 void xseg_counts_reconcile_all(struct xseg_counts *counts);
@@ -181,11 +182,11 @@ struct xseg_counts_value {
 };
 
 /* Read a row that its arena may be changing.  The loop retries until both sums are of one moment;
- * otherwise more could seem to be freed than allocated. */
+ * otherwise the row could show more freed than allocated. */
 static inline struct xseg_counts_value xseg_counts_read_row(const struct xseg_counts *counts,
-                                                            enum xseg_count what)
+                                                            enum xseg_count quantity)
 {
-    const struct xseg_counts_row *row = &counts->row[what];
+    const struct xseg_counts_row *row = &counts->row[quantity];
     uint64_t up, down;
 
     do {
@@ -195,52 +196,52 @@ static inline struct xseg_counts_value xseg_counts_read_row(const struct xseg_co
     return (struct xseg_counts_value){up, up - down};
 }
 
-/* Read any quantity.  Active blocks are the allocated and the pending ones. */
+/* Read any quantity.  Active blocks are allocated and pending blocks. */
 static inline struct xseg_counts_value xseg_counts_read(const struct xseg_counts *counts,
-                                                        enum xseg_count what)
+                                                        enum xseg_count quantity)
 {
     struct xseg_counts_value value;
 
-    if (what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES)
-        return xseg_counts_read_row(counts, what);
-    value = xseg_counts_read_row(counts, what == XSEG_COUNT_ACTIVE ? XSEG_COUNT_ALLOCATION
-                                                                   : XSEG_COUNT_ALLOCATED_BYTES);
-    value.current += xseg_counts_read_row(counts, what).current;
+    if (quantity != XSEG_COUNT_ACTIVE && quantity != XSEG_COUNT_ACTIVE_BYTES)
+        return xseg_counts_read_row(counts, quantity);
+    value = xseg_counts_read_row(
+        counts, quantity == XSEG_COUNT_ACTIVE ? XSEG_COUNT_ALLOCATION : XSEG_COUNT_ALLOCATED_BYTES);
+    value.current += xseg_counts_read_row(counts, quantity).current;
     return value;
 }
 
 /* --- Counting.  The caller holds the arena lock. --- */
 
 /* Increase a quantity other than the five that an allocation changes. */
-static inline void xseg_counts_increase(struct xseg_counts *counts, enum xseg_count what,
+static inline void xseg_counts_increase(struct xseg_counts *counts, enum xseg_count quantity,
                                         uint64_t amount)
 {
-    XSEG_ASSERT(what >= XSEG_COUNT_SEGMENT && what < XSEG_COUNTS);
-    XSEG_ASSERT(what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES);
-    xseg_single_writer_add(&counts->row[what].up, amount);
-    if (xseg_counts_read_row(counts, what).current >
-        atomic_load_explicit(&counts->quota[what], memory_order_relaxed))
-        xseg_counts_reconcile(counts, what);
+    XSEG_ASSERT(quantity >= XSEG_COUNT_SEGMENT && quantity < XSEG_COUNTS);
+    XSEG_ASSERT(quantity != XSEG_COUNT_ACTIVE && quantity != XSEG_COUNT_ACTIVE_BYTES);
+    xseg_single_writer_add(&counts->row[quantity].up, amount);
+    if (xseg_counts_read_row(counts, quantity).current >
+        atomic_load_explicit(&counts->quota[quantity], memory_order_relaxed))
+        xseg_counts_reconcile(counts, quantity);
 }
 
 /* Decrease a quantity.  The caller resumes the counts if necessary. */
-static inline void xseg_counts_decrease_only(struct xseg_counts *counts, enum xseg_count what,
+static inline void xseg_counts_decrease_only(struct xseg_counts *counts, enum xseg_count quantity,
                                              uint64_t amount)
 {
-    XSEG_ASSERT(xseg_counts_read_row(counts, what).current >= amount);
-    xseg_single_writer_add(&counts->row[what].down, amount);
+    XSEG_ASSERT(xseg_counts_read_row(counts, quantity).current >= amount);
+    xseg_single_writer_add(&counts->row[quantity].down, amount);
 }
 
 /* Resume the counts if necessary, and decrease a quantity. */
-static inline void xseg_counts_decrease(struct xseg_counts *counts, enum xseg_count what,
+static inline void xseg_counts_decrease(struct xseg_counts *counts, enum xseg_count quantity,
                                         uint64_t amount)
 {
     xseg_counts_resume(counts);
-    xseg_counts_decrease_only(counts, what, amount);
+    xseg_counts_decrease_only(counts, quantity, amount);
 }
 
 /* Whether an allocation has exceeded a limit, so that the arena must reconcile. */
-static inline bool xseg_counts_are_past_limits(const struct xseg_counts *counts)
+static inline bool xseg_counts_exceed_limits(const struct xseg_counts *counts)
 {
     const struct xseg_counts_row *blocks = &counts->row[XSEG_COUNT_ALLOCATION];
     const struct xseg_counts_row *bytes = &counts->row[XSEG_COUNT_ALLOCATED_BYTES];
@@ -261,7 +262,7 @@ static inline void xseg_counts_alloc(struct xseg_counts *counts, uint64_t bytes,
     xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATION].up, 1);
     xseg_single_writer_add(&counts->row[XSEG_COUNT_ALLOCATED_BYTES].up, bytes);
     xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].up, requested);
-    if (__builtin_expect(xseg_counts_are_past_limits(counts), 0))
+    if (__builtin_expect(xseg_counts_exceed_limits(counts), 0))
         xseg_counts_reconcile_all(counts);
 }
 
@@ -276,13 +277,14 @@ static inline void xseg_counts_free(struct xseg_counts *counts, uint64_t bytes, 
     xseg_single_writer_add(&counts->row[XSEG_COUNT_REQUESTED_BYTES].down, requested);
 }
 
-/* Change allocated blocks, and bytes of these or of ranges, to pending ones; and pending ones to
- * free ones. */
+/* Count allocated blocks, and bytes of these or of ranges, as pending; count pending ones as
+ * freed. */
 void xseg_counts_mark_pending(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes);
 void xseg_counts_end_pending(struct xseg_counts *counts, uint32_t blocks, uint64_t bytes,
                              uint64_t requested);
 
-/* Count bytes of a range, which belong to no block, as allocated: free ones, and pending ones. */
+/* Count bytes of a range, which belong to no block, as allocated: bytes that were free; bytes that
+ * were pending. */
 void xseg_counts_alloc_bytes(struct xseg_counts *counts, uint64_t bytes);
 void xseg_counts_alloc_pending_bytes(struct xseg_counts *counts, uint64_t bytes);
 
@@ -297,15 +299,16 @@ void xseg_counts_alloc_pending_bytes(struct xseg_counts *counts, uint64_t bytes)
  * hit.
  */
 
-/* Increase a quantity of fragments.  Returns whether it exceeds its quota, as a number, so that the
- * caller can combine two results without a branch. */
-static inline unsigned xseg_fragments_increase(struct xseg_counts *counts, enum xseg_count what,
+/* Increase a quantity of fragments.  Returns 1 if it exceeds its quota, else 0, so that the caller
+ * can combine two results without a branch. */
+static inline unsigned xseg_fragments_increase(struct xseg_counts *counts, enum xseg_count quantity,
                                                uint64_t amount)
 {
-    XSEG_ASSERT(what == XSEG_COUNT_INACTIVE_SPLIT || what == XSEG_COUNT_INACTIVE_SPLIT_BYTES);
-    xseg_single_writer_add(&counts->row[what].up, amount);
-    return xseg_single_writer_is_below(&counts->quota[what],
-                                       counts->row[what].own_up - counts->row[what].own_down);
+    XSEG_ASSERT(quantity == XSEG_COUNT_INACTIVE_SPLIT ||
+                quantity == XSEG_COUNT_INACTIVE_SPLIT_BYTES);
+    xseg_single_writer_add(&counts->row[quantity].up, amount);
+    return xseg_single_writer_is_below(
+        &counts->quota[quantity], counts->row[quantity].own_up - counts->row[quantity].own_down);
 }
 
 static inline void xseg_fragments_reconcile_if(struct xseg_counts *counts, unsigned is_above)
@@ -316,18 +319,19 @@ static inline void xseg_fragments_reconcile_if(struct xseg_counts *counts, unsig
 
 /* Allocate `bytes` of a cached block.  If the block was its whole segment, which is not a fragment,
  * the remainder becomes one. */
-static inline void xseg_fragments_split_any(struct xseg_counts *counts, bool was_split,
-                                            uint64_t bytes, uint64_t remainder)
+static inline void xseg_fragments_split(struct xseg_counts *counts, bool was_split, uint64_t bytes,
+                                        uint64_t remainder)
 {
-    const uint64_t was = was_split, is = remainder != 0;
+    const uint64_t was_fragment = was_split, is_fragment = remainder != 0;
 
     XSEG_ASSERT(bytes != 0);
-    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT, was & (is ^ 1));
-    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes & -was);
-    xseg_fragments_reconcile_if(
-        counts, xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT, is & (was ^ 1)) |
-                    xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES,
-                                            remainder & (was - 1)));
+    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT, was_fragment & (is_fragment ^ 1));
+    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes & -was_fragment);
+    xseg_fragments_reconcile_if(counts,
+                                xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT,
+                                                        is_fragment & (was_fragment ^ 1)) |
+                                    xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES,
+                                                            remainder & (was_fragment - 1)));
 }
 
 /* Split off the head of a block of `bytes` that is then allocated; the head remains cached. */
@@ -349,31 +353,33 @@ static inline void xseg_fragments_split_head(struct xseg_counts *counts, bool wa
 static inline void xseg_fragments_coalesce(struct xseg_counts *counts, bool is_split,
                                            unsigned neighbors, uint64_t bytes, uint64_t coalesced)
 {
-    const uint64_t is = is_split;
+    const uint64_t is_fragment = is_split;
 
     XSEG_ASSERT(neighbors <= 2 && (neighbors == 0) == (coalesced == 0));
     xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT,
-                              neighbors - (is & (neighbors != 0)));
-    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, coalesced & (is - 1));
+                              neighbors - (is_fragment & (neighbors != 0)));
+    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES,
+                              coalesced & (is_fragment - 1));
     xseg_fragments_reconcile_if(
-        counts, xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT, is & (neighbors == 0)) |
-                    xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes & -is));
+        counts,
+        xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT, is_fragment & (neighbors == 0)) |
+            xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes & -is_fragment));
 }
 
 /* --- Totals of a device. --- */
 
 /* Read the statistics of one quantity of one group. */
 struct xseg_stat xseg_totals_read(struct xseg_totals *totals, enum xseg_stat_group group,
-                                  enum xseg_count what);
+                                  enum xseg_count quantity);
 
 /* The peak over all groups of a quantity other than active blocks and bytes.  Lock-free.  The
  * caller passes the current value, which may exceed the recorded peak. */
-static inline uint64_t xseg_totals_peak(const struct xseg_totals *totals, enum xseg_count what,
+static inline uint64_t xseg_totals_peak(const struct xseg_totals *totals, enum xseg_count quantity,
                                         uint64_t current)
 {
-    const uint64_t peak = __atomic_load_n(&totals->peak[XSEG_STAT_ALL][what], __ATOMIC_RELAXED);
+    const uint64_t peak = __atomic_load_n(&totals->peak[XSEG_STAT_ALL][quantity], __ATOMIC_RELAXED);
 
-    XSEG_ASSERT(what != XSEG_COUNT_ACTIVE && what != XSEG_COUNT_ACTIVE_BYTES);
+    XSEG_ASSERT(quantity != XSEG_COUNT_ACTIVE && quantity != XSEG_COUNT_ACTIVE_BYTES);
     return peak > current ? peak : current;
 }
 

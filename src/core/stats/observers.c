@@ -32,7 +32,7 @@ void xseg_callback_end(const struct xseg_callback *callback)
     current_callback = callback->outer;
 }
 
-bool xseg_callback_is_of(const void *owner)
+bool xseg_callback_is_running_for(const void *owner)
 {
     const struct xseg_callback *callback = current_callback;
 
@@ -41,7 +41,7 @@ bool xseg_callback_is_of(const void *owner)
     return callback != NULL;
 }
 
-bool xseg_callback_is_any(void)
+bool xseg_callback_is_running(void)
 {
     return current_callback != NULL;
 }
@@ -111,8 +111,9 @@ xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
     xseg_mutex_lock(&observers->lock);
     struct observer_node *observer = find_observer(observers, id);
     /* A thread in a callback does not wait for another callback. */
-    const bool is_busy = observer != NULL && (xseg_callback_is_of(observer) ||
-                                              (observer->running > 0 && xseg_callback_is_any()));
+    const bool is_busy =
+        observer != NULL && (xseg_callback_is_running_for(observer) ||
+                             (observer->running > 0 && xseg_callback_is_running()));
     if (observer != NULL && !is_busy) {
         observer->is_removed = true;
         XSEG_ASSERT(observers->trace_count >= (observer->calls.on_trace != NULL));
@@ -140,14 +141,14 @@ xseg_status xseg_observers_remove(struct xseg_observers *observers, uint64_t id)
 bool xseg_observers_trace(struct xseg_observers *observers)
 {
     xseg_mutex_lock(&observers->lock);
-    const bool traces = observers->trace_count > 0;
+    const bool has_trace = observers->trace_count > 0;
     xseg_mutex_unlock(&observers->lock);
-    return traces;
+    return has_trace;
 }
 
 /* --- Notification. --- */
 
-/* A notification: the callback, and its argument. */
+/* The callback to call, and its argument. */
 struct notification {
     enum xseg_observer_event event;
     const struct xseg_oom_info *info;
@@ -217,7 +218,7 @@ static bool call_observer(const struct observer_node *observer,
 }
 
 /* Call all observers that have a callback.  The lock is released during each call.  An observer
- * stays in the list while a thread runs its callback, so its successor is valid afterwards. */
+ * remains in the list while a thread runs its callback, so its successor is valid afterwards. */
 static bool call_all_observers(struct xseg_observers *observers,
                                const struct notification *notification)
     XSEG_REQUIRES(observers->lock)
@@ -247,19 +248,20 @@ static bool call_all_observers(struct xseg_observers *observers,
 bool xseg_observers_are_registered(struct xseg_observers *observers, enum xseg_observer_event event)
 {
     const struct notification notification = {.event = event};
-    bool any = false;
+    bool is_registered = false;
 
-    if (xseg_callback_is_any())
+    if (xseg_callback_is_running())
         return false;
     xseg_mutex_lock(&observers->lock);
     XSEG_LIST_FOR(node, &observers->list)
     {
         const struct observer_node *observer = XSEG_CONTAINER(node, struct observer_node, link);
 
-        any = any || (!observer->is_removed && has_callback(&observer->calls, &notification));
+        is_registered = is_registered ||
+                        (!observer->is_removed && has_callback(&observer->calls, &notification));
     }
     xseg_mutex_unlock(&observers->lock);
-    return any;
+    return is_registered;
 }
 
 bool xseg_observers_notify(struct xseg_observers *observers, enum xseg_observer_event event,
@@ -281,10 +283,10 @@ void xseg_observers_enqueue(struct xseg_observers *observers, const struct xseg_
     xseg_mutex_lock(&observers->lock);
     if (observers->count == observers->capacity) {
         const size_t capacity = observers->capacity == 0 ? 64 : observers->capacity * 2;
-        struct xseg_trace_entry *queue = realloc(observers->queue, capacity * sizeof(*queue));
+        struct xseg_trace_entry *grown = realloc(observers->queue, capacity * sizeof(*grown));
 
-        observers->queue = queue != NULL ? queue : observers->queue;
-        observers->capacity = queue != NULL ? capacity : observers->capacity;
+        observers->queue = grown != NULL ? grown : observers->queue;
+        observers->capacity = grown != NULL ? capacity : observers->capacity;
     }
     XSEG_ASSERT(observers->count <= observers->capacity);
     if (observers->trace_count > 0 && observers->count < observers->capacity)

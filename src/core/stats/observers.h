@@ -3,9 +3,10 @@
  * Observers: the user's callbacks for low memory, failed requests, mapped and unmapped memory, and
  * traced events.
  *
- * A callback may do anything, including calls of the library, so it runs with no lock held.  The
- * notifying thread increments a count in the observer, releases the lock of the list, and calls.
- * An observer with a count stays in the list, so its successor can be found afterwards.
+ * A callback may call any function, including functions of the library, so it runs with no lock
+ * held.  The notifying thread increments a count in the observer, releases the lock of the list,
+ * and calls.  An observer whose count is not 0 remains in the list, so its successor can be found
+ * after the call.
  *
  * xseg_observers_remove() prevents new calls and waits until no thread is in the observer.  A
  * thread in a callback does not wait, because two callbacks that remove each other's observers
@@ -36,9 +37,9 @@ struct xseg_callback {
 void xseg_callback_begin(struct xseg_callback *callback, const void *owner);
 void xseg_callback_end(const struct xseg_callback *callback);
 
-/* Whether the calling thread runs a callback of an owner, or any callback. */
-bool xseg_callback_is_of(const void *owner);
-bool xseg_callback_is_any(void);
+/* Whether the calling thread runs a callback of an owner; any callback. */
+bool xseg_callback_is_running_for(const void *owner);
+bool xseg_callback_is_running(void);
 
 struct xseg_observers {
     struct xseg_mutex lock;  /* OBSERVERS */
@@ -46,10 +47,10 @@ struct xseg_observers {
     struct xseg_list list;   /* struct observer_node, oldest first */
     uint64_t last_id;
     unsigned trace_count;           /* observers with `on_trace` */
-    atomic_uint mapping_count;      /* observers with `on_map` or `on_unmap`; read without lock */
+    atomic_uint mapping_count;      /* observers with `on_map` or `on_unmap`; read without a lock */
     struct xseg_trace_entry *queue; /* [capacity]; entries that are not delivered yet */
     size_t count, capacity;
-    bool is_delivering; /* a thread delivers, including entries queued during the delivery */
+    bool is_delivering; /* a thread delivers entries, including those queued during the delivery */
 };
 
 void xseg_observers_init(struct xseg_observers *observers);
@@ -88,11 +89,11 @@ bool xseg_observers_notify(struct xseg_observers *observers, enum xseg_observer_
                            const struct xseg_oom_info *info);
 
 /* Notify all observers of mapped or unmapped memory, also in a callback.  Queued trace entries are
- * delivered first, because they describe the state before.  The caller holds no lock. */
+ * delivered first, because they were recorded earlier.  The caller holds no lock. */
 void xseg_observers_notify_mapping(struct xseg_observers *observers, enum xseg_observer_event event,
                                    const struct xseg_mapping *mapping);
 
-/* Queue a trace entry.  The caller may hold any lock but a leaf. */
+/* Queue a trace entry.  The caller may hold any locks except leaf locks. */
 void xseg_observers_enqueue(struct xseg_observers *observers, const struct xseg_trace_entry *entry);
 
 /* Deliver the queued trace entries, unless another thread does.  The caller holds no lock. */

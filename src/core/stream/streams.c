@@ -87,7 +87,7 @@ static struct xseg_known_stream *find_entry(const struct xseg_streams *streams, 
 {
     struct xseg_known_stream *stream = xseg_streams_chain(streams, key_of_stream(handle, id));
 
-    while (stream != NULL && (!xseg_stream_is_of(stream, handle) ||
+    while (stream != NULL && (!xseg_stream_matches(stream, handle) ||
                               ((uintptr_t)handle == PER_THREAD_HANDLE && stream->id != id)))
         stream = atomic_load_explicit(&stream->next, memory_order_acquire);
     return stream;
@@ -188,8 +188,8 @@ static xseg_status add_stream(struct xseg_streams *streams, xseg_stream handle, 
         return xseg_fail(XSEG_ERR_HOST_MEMORY, "out of host memory, stream entry");
     XSEG_ASSERT(xseg_list_is_empty(&stream->retire_link));
     XSEG_ASSERT(stream->retire_event == NULL);
-    /* A concurrent lookup may return the entry as soon as the handle is stored, so everything else
-     * is stored first. */
+    /* A concurrent lookup may return the entry as soon as the handle is stored, so all other
+     * members except the state are stored first. */
     stream->id = id;
     atomic_store(&stream->thread, NULL);
     atomic_store_explicit(&stream->handle, handle, memory_order_release);
@@ -238,16 +238,16 @@ static xseg_status find_or_add_locked(struct xseg_streams *streams, xseg_stream 
     uint64_t id = 0;
 
     xseg_mutex_lock(streams->table_lock);
-    struct xseg_known_stream *known = is_per_thread ? NULL : find_entry(streams, handle, 0);
-    if (known == NULL)
+    struct xseg_known_stream *stream = is_per_thread ? NULL : find_entry(streams, handle, 0);
+    if (stream == NULL)
         status = xseg_driver_stream_id(streams->context, handle, &id);
     if (status != XSEG_OK)
         xseg_fail_append("; pass an existing stream of device %d instead of %p",
                          streams->context->ordinal, (void *)handle);
     else if (is_per_thread)
-        known = find_entry(streams, handle, id);
-    if (known != NULL)
-        *out = known;
+        stream = find_entry(streams, handle, id);
+    if (stream != NULL)
+        *out = stream;
     else if (status == XSEG_OK)
         status = add_stream(streams, handle, id, out);
     xseg_mutex_unlock(streams->table_lock);
@@ -321,14 +321,14 @@ bool xseg_streams_accepts_work(struct xseg_context *context, const struct xseg_k
 }
 
 xseg_status xseg_streams_can_use(struct xseg_context *context,
-                                 const struct xseg_known_stream *stream, bool *can)
+                                 const struct xseg_known_stream *stream, bool *can_use)
 {
     uint64_t id = stream->id;
     xseg_status status = XSEG_OK;
 
     if ((uintptr_t)stream->handle == PER_THREAD_HANDLE)
         status = xseg_driver_stream_id(context, stream->handle, &id);
-    *can = id == stream->id;
+    *can_use = id == stream->id;
     return status;
 }
 
@@ -446,11 +446,11 @@ static bool push_node(struct node_stack *stack, xseg_node node)
 {
     if (stack->count == stack->capacity) {
         const size_t capacity = stack->capacity == 0 ? 64 : stack->capacity * 2;
-        xseg_node *larger = realloc(stack->node, capacity * sizeof(xseg_node));
+        xseg_node *grown = realloc(stack->node, capacity * sizeof(xseg_node));
 
-        if (larger == NULL)
+        if (grown == NULL)
             return false;
-        stack->node = larger;
+        stack->node = grown;
         stack->capacity = capacity;
     }
     XSEG_ASSERT(stack->count < stack->capacity);
@@ -479,13 +479,13 @@ static void add_preceding_node(struct xseg_topology_view *view, struct node_stac
 static void visit_dependencies(struct xseg_topology_view *view, struct node_stack *stack,
                                struct xseg_context *context, xseg_node node)
 {
-    xseg_node few[16], *dependencies = few;
-    size_t count = sizeof(few) / sizeof(few[0]);
+    xseg_node inline_nodes[16], *dependencies = inline_nodes;
+    size_t count = sizeof(inline_nodes) / sizeof(inline_nodes[0]);
 
-    if (xseg_driver_node_dependencies(context, node, few, &count) != XSEG_OK)
+    if (xseg_driver_node_dependencies(context, node, inline_nodes, &count) != XSEG_OK)
         return;
-    if (count >= sizeof(few) / sizeof(few[0])) {
-        /* The array may have been too small. */
+    if (count >= sizeof(inline_nodes) / sizeof(inline_nodes[0])) {
+        /* The array may be too small. */
         if (xseg_driver_node_dependencies(context, node, NULL, &count) != XSEG_OK)
             return;
         dependencies = calloc(count, sizeof(xseg_node));
@@ -495,7 +495,7 @@ static void visit_dependencies(struct xseg_topology_view *view, struct node_stac
     }
     for (size_t i = 0; i < count; i++)
         add_preceding_node(view, stack, dependencies[i]);
-    if (dependencies != few)
+    if (dependencies != inline_nodes)
         free(dependencies);
 }
 

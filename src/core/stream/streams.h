@@ -8,17 +8,17 @@
  * default stream is a different stream in each thread, so each lookup of it queries the stream's ID
  * (cuStreamGetId), which is then the key.
  *
- * The driver may give the handle of a destroyed stream to a new one, so the application announces
+ * The driver may reuse the handle of a destroyed stream for a new one, so the application announces
  * the end of a stream.  From then on the entry is *retiring* and no longer found; when all work of
  * the stream has completed, it is *retired*.  Entries are never freed, because blocks and arenas
- * point to them.  The next new stream reuses a retired entry, whatever its handle is, with the
- * arenas and their cached memory.  So memory neither moves nor is searched when streams come and
- * go, and the number of entries is the maximum number of streams at one time.
+ * point to them.  The next new stream reuses a retired entry, with any handle, together with the
+ * arenas and their cached memory.  So the creation and the end of a stream move no memory, and the
+ * number of entries is the maximum number of streams that existed at the same time.
  *
  * The table doubles when the chains become long.  Smaller tables remain allocated until the device
  * closes, for concurrent lookups; together they are no larger than the current table.  While
- * entries move to a larger table, a lookup may miss an entry, so a caller that needs certainty
- * repeats it under the lock.
+ * entries move to a larger table, a lookup may miss an entry, so a caller that requires an exact
+ * result repeats a failed lookup under the lock.
  *
  * The *stream lookup cache* is a direct-mapped cache from (device, handle) to the entry, for the
  * fast path of allocations.  An entry is in the cache only while a request on its stream needs no
@@ -28,7 +28,7 @@
  * returns.  A request on the slow path adds the entry again (hit.c).
  *
  * The kernel clears the cache in a forked child, so the fast path need not check for a fork.  On
- * kernels that cannot do this the cache stays empty.
+ * kernels without this feature the cache remains empty.
  *
  * Invariants, except for changes by a call that has not returned:
  *   STREAMS-1  The stream of a cached entry is known, its device is open and has no route, the
@@ -69,7 +69,7 @@ enum xseg_fast_path_mode {
 /* The entry of a stream. */
 struct xseg_known_stream {
     _Atomic(struct xseg_known_stream *) next; /* in the chain of the table */
-    struct xseg_known_stream *older;          /* the entry that was created before */
+    struct xseg_known_stream *older;          /* the entry that was created before this one */
     _Atomic(xseg_stream) handle;
     int ordinal; /* of the device */
     /* Valid while the stream is in the cache; written under TABLE. */
@@ -147,10 +147,10 @@ static inline struct xseg_known_stream *xseg_streams_chain(const struct xseg_str
                                 memory_order_acquire);
 }
 
-/* Whether an entry is that of a known stream with this handle.  The state is loaded first: if a
+/* Whether an entry belongs to a known stream with this handle.  The state is loaded first: if a
  * retired entry is known again, its handle is that of the new stream.  The load of the handle is an
- * acquire, so that the ID that was stored before it is visible. */
-static inline bool xseg_stream_is_of(const struct xseg_known_stream *stream, xseg_stream handle)
+ * acquire load, so the ID, which was stored earlier, is visible. */
+static inline bool xseg_stream_matches(const struct xseg_known_stream *stream, xseg_stream handle)
 {
     return xseg_stream_is_known(stream) &&
            atomic_load_explicit(&stream->handle, memory_order_acquire) == handle;
@@ -166,7 +166,7 @@ static inline struct xseg_known_stream *xseg_streams_find_fast(struct xseg_strea
     /* The handles 1 and 2 of the default streams. */
     if ((uintptr_t)handle - 1 < 2)
         return NULL;
-    while (stream != NULL && !xseg_stream_is_of(stream, handle))
+    while (stream != NULL && !xseg_stream_matches(stream, handle))
         stream = atomic_load_explicit(&stream->next, memory_order_acquire);
     return stream;
 }
@@ -201,14 +201,14 @@ bool xseg_streams_is_claimed(const struct xseg_known_stream *stream);
 bool xseg_streams_accepts_work(struct xseg_context *context,
                                const struct xseg_known_stream *stream);
 
-/* Whether the handle of an entry is this stream in the calling thread.  It is not for per-thread
- * default streams of other threads. */
+/* Query whether the handle of an entry denotes its stream in the calling thread.  The result is
+ * false for per-thread default streams of other threads. */
 xseg_status xseg_streams_can_use(struct xseg_context *context,
-                                 const struct xseg_known_stream *stream, bool *can);
+                                 const struct xseg_known_stream *stream, bool *can_use);
 
 /* --- Stream lookup cache. --- */
 
-/* Entries of the cache: one page.  If two streams have the same index, the first one stays. */
+/* Entries of the cache: one page.  If two streams have the same index, the first one remains. */
 #define XSEG_STREAM_CACHE_ENTRIES 512u
 _Static_assert(XSEG_STREAM_CACHE_ENTRIES == 1u << (64 - 55),
                "xseg_stream_cache_index() keeps the upper nine bits");
@@ -216,7 +216,7 @@ _Static_assert(XSEG_STREAM_CACHE_ENTRIES == 1u << (64 - 55),
 struct xseg_stream_cache {
     struct xseg_mutex *lock;                     /* TABLE */
     _Atomic(struct xseg_known_stream *) *stream; /* [XSEG_STREAM_CACHE_ENTRIES] */
-    bool is_wiped_on_fork;                       /* else the cache stays empty */
+    bool is_wiped_on_fork;                       /* else the cache remains empty */
 };
 
 /* Returns false on host allocation failure. */
@@ -257,8 +257,8 @@ static inline bool xseg_stream_cache_has_space(const struct xseg_stream_cache *s
 void xseg_stream_cache_add(struct xseg_stream_cache *stream_cache,
                            struct xseg_known_stream *stream);
 
-/* Remove a stream; all streams of a device, or of all devices if `ordinal` is negative.  Acquires
- * TABLE of the allocator. */
+/* Remove a stream; remove all streams of a device, or of all devices if `ordinal` is negative.
+ * Both functions acquire TABLE of the allocator. */
 void xseg_stream_cache_drop(struct xseg_stream_cache *stream_cache,
                             const struct xseg_known_stream *stream);
 void xseg_stream_cache_drop_all(struct xseg_stream_cache *stream_cache, int ordinal);
@@ -281,9 +281,9 @@ void xseg_stream_cache_drop_all(struct xseg_stream_cache *stream_cache, int ordi
  * stops at nodes that are in the set already, so each node is visited once: O(new nodes and
  * edges).
  *
- * A *waiter* is a block with the terminals of all streams that used it at its free.  It is ready
- * when all these nodes precede the stream.  Each node has a list of its waiters, so ready waiters
- * are found without a search.
+ * A *waiter* is a block with the terminals, at its free, of all streams that used the block.  It is
+ * ready when all these nodes precede the stream.  Each node has a list of its waiters, so ready
+ * waiters are found without a search.
  *
  * A node that cannot be visited, because of a host allocation failure or a driver error, does not
  * enter the set.  Then a waiter waits longer, until the end of the capture at most.

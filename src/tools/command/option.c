@@ -14,21 +14,21 @@
 /* getopt_long() returns LONG_OPTION + enum option_id for a long option. */
 #define LONG_OPTION 256
 
-bool option_error(const char *option, const char *problem)
+bool option_error(const char *option, const char *error)
 {
-    message_error("%s %s", option, problem);
+    message_error("%s %s", option, error);
     return false;
 }
 
-static bool value_error(const struct option_row *row, const char *problem)
+static bool value_error(const struct option_row *row, const char *error)
 {
-    message_error("--%s %s", row->name, problem);
+    message_error("--%s %s", row->name, error);
     return false;
 }
 
 static bool word_error(const struct option_row *row, const char *word)
 {
-    char problem[192] = "takes ";
+    char error[192] = "takes ";
     struct suggestion suggestion;
     size_t length;
 
@@ -36,22 +36,22 @@ static bool word_error(const struct option_row *row, const char *word)
     for (unsigned i = 0; i < OPTION_WORDS && row->words[i]; i++) {
         const bool is_last = i + 1 == OPTION_WORDS || !row->words[i + 1];
 
-        length = strlen(problem);
-        (void)snprintf(problem + length, sizeof(problem) - length, "%s%s",
+        length = strlen(error);
+        (void)snprintf(error + length, sizeof(error) - length, "%s%s",
                        i == 0    ? ""
                        : is_last ? " or "
                                  : ", ",
                        row->words[i]);
         suggestion_consider(&suggestion, row->words[i]);
     }
-    length = strlen(problem);
+    length = strlen(error);
     if (row->takes == OPTION_TAKES_CHOICE)
-        length += (size_t)snprintf(problem + length, sizeof(problem) - length,
+        length += (size_t)snprintf(error + length, sizeof(error) - length,
                                    ", or a FILE, whose path has a / or a .");
     if (suggestion.name)
-        (void)snprintf(problem + length, sizeof(problem) - length, "; did you mean %s?",
+        (void)snprintf(error + length, sizeof(error) - length, "; did you mean %s?",
                        suggestion.name);
-    return value_error(row, problem);
+    return value_error(row, error);
 }
 
 static bool read_word(const struct option_row *row, const char *text, uint64_t *out)
@@ -83,15 +83,15 @@ static const char *read_digits(const char *text, uint64_t *out)
 
 static bool read_number(const struct option_row *row, const char *text, uint64_t *out)
 {
-    char problem[160];
+    char error[160];
     uint64_t number;
 
     if (*text && !*read_digits(text, &number) && number >= row->min && number <= row->max) {
         *out = number;
         return true;
     }
-    (void)snprintf(problem, sizeof(problem), "takes %s", row->unit);
-    return value_error(row, problem);
+    (void)snprintf(error, sizeof(error), "takes %s", row->unit);
+    return value_error(row, error);
 }
 
 static bool read_size(const struct option_row *row, const char *text, uint64_t *out)

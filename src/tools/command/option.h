@@ -57,6 +57,6 @@ bool option_parse(const struct command *command, int count, char **arguments,
                   struct option_values *out);
 
 /* Print an error message about an option.  Returns false. */
-bool option_error(const char *option, const char *problem);
+bool option_error(const char *option, const char *error);
 
 #endif

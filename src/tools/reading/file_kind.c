@@ -208,9 +208,9 @@ bool file_kind_describe(struct input *input, char *out, size_t capacity)
             (void)snprintf(out, capacity,
                            "it is a folder; `xseg compare`, `xseg blame` and `xseg advise` read "
                            "folders with a snapshot of each rank");
-        else if (!input_problem(input))
+        else if (!input_error(input))
             (void)snprintf(out, capacity, "the file is empty; " FILE_KIND_READ);
-        return input_is_folder(input) || !input_problem(input);
+        return input_is_folder(input) || !input_error(input);
     }
     signature = find_signature(&begin);
     if (!signature && begin.bytes[0] == PICKLE_PROTO)

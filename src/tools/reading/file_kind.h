@@ -22,7 +22,7 @@
 /*
  * Describe a file that is no pickle of protocol 2 or later: "it is a gzip file; ...".
  *
- * Returns: false, with `out` unchanged, if it may be such a pickle, or cannot be read (input_problem())
+ * Returns: false, with `out` unchanged, if it may be such a pickle, or cannot be read (input_error())
  */
 bool file_kind_describe(struct input *input, char *out, size_t capacity);
 

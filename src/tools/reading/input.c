@@ -24,14 +24,14 @@ struct input {
     size_t begin_count;             /* bytes in `begin`; 0 before input_begin() */
     uint64_t bytes;                 /* decompressed so far */
     uint64_t file_read, file_bytes; /* bytes of the file: read so far, and its size; 0: unknown */
-    char problem[160];
+    char error[160];
     unsigned char begin[INPUT_BEGIN_MAX];
     char buffer[FILE_BYTES];
 };
 
 static bool fail(struct input *input, const char *message, const char *detail)
 {
-    snprintf(input->problem, sizeof(input->problem), "%s%s%s", message, detail ? ": " : "",
+    snprintf(input->error, sizeof(input->error), "%s%s%s", message, detail ? ": " : "",
              detail ? detail : "");
     return false;
 }
@@ -140,7 +140,7 @@ static size_t read_next(struct input *input, void *to, size_t capacity)
 {
     size_t count = 0;
 
-    if (input->problem[0])
+    if (input->error[0])
         return 0;
     count = input->zstd ? read_compressed(input, to, capacity) : read_plain(input, to, capacity);
     input->bytes += count;
@@ -186,9 +186,9 @@ int input_peek(struct input *input)
     return input_begin(input, &bytes) > 0 ? bytes[0] : -1;
 }
 
-const char *input_problem(const struct input *input)
+const char *input_error(const struct input *input)
 {
-    return input->problem[0] ? input->problem : NULL;
+    return input->error[0] ? input->error : NULL;
 }
 
 bool input_is_folder(const struct input *input)
@@ -203,7 +203,7 @@ struct lines {
     bool ended; /* no more data follows */
     uint64_t number;
     size_t begin, end; /* data in the buffer that was not returned */
-    const char *problem;
+    const char *error;
     char buffer[BUFFER_BYTES];
 };
 
@@ -229,7 +229,7 @@ static void refill_lines(struct lines *lines)
     size_t remaining = lines->end - lines->begin;
 
     if (remaining > LINES_MAX) {
-        lines->problem = "the line is longer than 16384 bytes";
+        lines->error = "the line is longer than 16384 bytes";
         return;
     }
     memmove(lines->buffer, lines->buffer + lines->begin, remaining);
@@ -237,13 +237,13 @@ static void refill_lines(struct lines *lines)
     lines->end =
         remaining + input_read(lines->input, lines->buffer + remaining, BUFFER_BYTES - remaining);
     lines->ended = lines->end == remaining;
-    lines->problem = input_problem(lines->input);
+    lines->error = input_error(lines->input);
 }
 
 enum lines_state lines_next(struct lines *lines, char **text)
 {
     lines->number++;
-    if (lines->problem)
+    if (lines->error)
         return LINES_BAD;
     for (;;) {
         char *start = lines->buffer + lines->begin;
@@ -254,10 +254,10 @@ enum lines_state lines_next(struct lines *lines, char **text)
             size_t length = (size_t)(newline - start);
 
             if (length > LINES_MAX)
-                lines->problem = "the line is longer than 16384 bytes";
+                lines->error = "the line is longer than 16384 bytes";
             else if (memchr(start, '\0', length))
-                lines->problem = "the line contains a NUL byte";
-            if (lines->problem)
+                lines->error = "the line contains a NUL byte";
+            if (lines->error)
                 return LINES_BAD;
             *newline = '\0';
             *text = start;
@@ -267,10 +267,10 @@ enum lines_state lines_next(struct lines *lines, char **text)
         if (lines->ended && remaining == 0)
             return LINES_END;
         if (lines->ended)
-            lines->problem = "the file ends in the middle of a line";
+            lines->error = "the file ends in the middle of a line";
         else
             refill_lines(lines);
-        if (lines->problem)
+        if (lines->error)
             return LINES_BAD;
     }
 }
@@ -280,7 +280,7 @@ uint64_t lines_number(const struct lines *lines)
     return lines->number;
 }
 
-const char *lines_problem(const struct lines *lines)
+const char *lines_error(const struct lines *lines)
 {
-    return lines->problem;
+    return lines->error;
 }

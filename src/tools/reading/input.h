@@ -6,7 +6,7 @@
  * data is bounded by INPUT_MAX.  *Lines* reads an input line by line with bounded memory: a line longer than
  * LINES_MAX is rejected, and so is a last line without a newline, since such a file is truncated.
  *
- * After an error a reader returns no more data, and its problem is an error message.
+ * After an error a reader returns no more data; input_error() and lines_error() return the error message.
  *
  * Locking: none; one thread uses a reader.
  */
@@ -36,7 +36,7 @@ void input_close(struct input *input);
  *
  * capacity: of the buffer `to`, at least 1.
  *
- * Returns: the number of bytes; 0 at the end of the file and on an error (input_problem())
+ * Returns: the number of bytes; 0 at the end of the file and on an error (input_error())
  */
 size_t input_read(struct input *input, void *to, size_t capacity);
 
@@ -50,13 +50,13 @@ size_t input_begin(struct input *input, const unsigned char **bytes);
 int input_peek(struct input *input);
 
 /* Get the error message; NULL: no error. */
-const char *input_problem(const struct input *input);
+const char *input_error(const struct input *input);
 
 bool input_is_folder(const struct input *input);
 
 /* --- Lines. --- */
 
-enum lines_state { LINES_NEXT, LINES_END, LINES_BAD /* lines_problem() */ };
+enum lines_state { LINES_NEXT, LINES_END, LINES_BAD /* lines_error() */ };
 
 /* Start reading an input, which remains the caller's.  Returns NULL if out of host memory. */
 struct lines *lines_open(struct input *input);
@@ -69,6 +69,6 @@ enum lines_state lines_next(struct lines *lines, char **text);
 uint64_t lines_number(const struct lines *lines);
 
 /* Get the error message after LINES_BAD. */
-const char *lines_problem(const struct lines *lines);
+const char *lines_error(const struct lines *lines);
 
 #endif

@@ -123,12 +123,12 @@ void *pickle_store_reserve(struct pickle_store *store, void *array, size_t *capa
     while (new_capacity < needed && new_capacity < PICKLE_MEMORY)
         new_capacity *= 2;
     if (new_capacity - *capacity > (PICKLE_MEMORY - store->out->memory_bytes) / size) {
-        store->problem = over_limit;
+        store->error = over_limit;
         return NULL;
     }
     grown = realloc(array, new_capacity * size);
     if (!grown) {
-        store->problem = out_of_memory;
+        store->error = out_of_memory;
         return NULL;
     }
     store->out->memory_bytes += (new_capacity - *capacity) * size;
@@ -248,12 +248,12 @@ bool pickle_store_fill(struct pickle_store *store, uint32_t container, const uin
 
         if (new_capacity - old_capacity >
             (PICKLE_MEMORY - store->out->memory_bytes) / sizeof(*grown)) {
-            store->problem = over_limit;
+            store->error = over_limit;
             return false;
         }
         grown = realloc(value->items, new_capacity * sizeof(*grown));
         if (!grown) {
-            store->problem = out_of_memory;
+            store->error = out_of_memory;
             return false;
         }
         store->out->memory_bytes += (new_capacity - old_capacity) * sizeof(*grown);

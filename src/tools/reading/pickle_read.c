@@ -48,7 +48,7 @@ static bool fail(struct machine *machine, const char *format, ...)
 
 static bool fail_in_store(struct machine *machine)
 {
-    return fail(machine, "%s", machine->store.problem);
+    return fail(machine, "%s", machine->store.error);
 }
 
 /* --- The stack. --- */
@@ -79,15 +79,15 @@ static bool push_value(struct machine *machine, struct pickle_value value)
 
 static bool refill(struct machine *machine)
 {
-    const char *problem;
+    const char *error;
 
     machine->buffer_offset += machine->end;
     machine->begin = 0;
     machine->end = input_read(machine->input, machine->buffer, BUFFER_BYTES);
     if (machine->end > 0)
         return true;
-    problem = input_problem(machine->input);
-    return fail(machine, "%s", problem ? problem : "the pickle is truncated");
+    error = input_error(machine->input);
+    return fail(machine, "%s", error ? error : "the pickle is truncated");
 }
 
 static bool read_byte(struct machine *machine, unsigned char *out)
@@ -543,7 +543,7 @@ static bool read_to_end(struct machine *machine)
     machine->at = machine->buffer_offset + machine->begin;
     while (input_read(machine->input, machine->buffer, BUFFER_BYTES) > 0)
         continue;
-    return !input_problem(machine->input) || fail(machine, "%s", input_problem(machine->input));
+    return !input_error(machine->input) || fail(machine, "%s", input_error(machine->input));
 }
 
 static bool run_machine(struct machine *machine)

@@ -23,7 +23,7 @@
 
 struct pickle_store {
     struct pickle *out;
-    const char *problem;    /* the message of a failed call */
+    const char *error;      /* the message of a failed call */
     uint32_t unused;        /* free list of slots, linked by number; or PICKLE_STORE_NONE */
     uint32_t constants[3];  /* False, True, None: slot + 1; 0: not created */
     uint32_t integers[256]; /* as constants */
@@ -32,18 +32,18 @@ struct pickle_store {
 
 void pickle_store_init(struct pickle_store *store, struct pickle *out);
 
-/* Grow an array to at least `needed` elements.  Returns NULL with a problem; the array is unchanged then. */
+/* Grow an array to at least `needed` elements.  Returns NULL with an error; the array is unchanged then. */
 void *pickle_store_reserve(struct pickle_store *store, void *array, size_t *capacity, size_t needed,
                            size_t size);
 
-/* Add a value.  Each function returns its slot, which may be shared, or PICKLE_STORE_NONE with a problem. */
+/* Add a value.  Each function returns its slot, which may be shared, or PICKLE_STORE_NONE with an error. */
 uint32_t pickle_store_add(struct pickle_store *store, struct pickle_value value);
 /* The string is the last string in pickle.text, followed by a NUL byte. */
 uint32_t pickle_store_add_text(struct pickle_store *store, enum pickle_kind kind, size_t text,
                                uint32_t bytes);
 uint32_t pickle_store_add_tuple(struct pickle_store *store, const uint32_t *items, size_t count);
 
-/* Append items to a container.  Returns false with a problem. */
+/* Append items to a container.  Returns false with an error. */
 bool pickle_store_fill(struct pickle_store *store, uint32_t container, const uint32_t *items,
                        size_t count);
 

@@ -489,18 +489,18 @@ static bool read_snapshot(struct reading *reading, struct histories *histories, 
 static bool read_pickle(struct reading *reading, struct histories *histories, struct input *input)
 {
     const struct pickle_filter filter = {histories, histories_filter};
-    struct pickle_fault problem;
+    struct pickle_fault fault;
     struct pickle pickle;
     bool success;
 
     reading->pickle = &pickle;
     (void)input_peek(input); /* keeps the first bytes for file_kind_describe() */
-    if (!pickle_read(input, &filter, &pickle, &problem)) {
-        if (problem.text[0] &&
+    if (!pickle_read(input, &filter, &pickle, &fault)) {
+        if (fault.text[0] &&
             !file_kind_describe(input, reading->fault->text, sizeof(reading->fault->text)))
             (void)snprintf(reading->fault->text, sizeof(reading->fault->text),
-                           "cannot be read as a memory snapshot: byte %" PRIu64 ": %s",
-                           problem.byte, problem.text);
+                           "cannot be read as a memory snapshot: byte %" PRIu64 ": %s", fault.byte,
+                           fault.text);
         return false;
     }
     success = read_snapshot(reading, histories, input);

@@ -68,16 +68,16 @@ const char *gpu_library(const char *driver)
 }
 
 /* ISO C has no conversion from an object pointer to a function pointer, so the bytes are copied. */
-static bool resolve_entry_points(struct gpu *gpu, char *problem, size_t problem_bytes)
+static bool resolve_entry_points(struct gpu *gpu, char *error, size_t error_bytes)
 {
     void *symbol;
 
-#define X(member, name, parameters)                                                  \
-    symbol = dlsym(gpu->library, name);                                              \
-    if (!symbol) {                                                                   \
-        snprintf(problem, problem_bytes, "the driver has no entry point, %s", name); \
-        return false;                                                                \
-    }                                                                                \
+#define X(member, name, parameters)                                              \
+    symbol = dlsym(gpu->library, name);                                          \
+    if (!symbol) {                                                               \
+        snprintf(error, error_bytes, "the driver has no entry point, %s", name); \
+        return false;                                                            \
+    }                                                                            \
     memcpy(&gpu->member, &symbol, sizeof(symbol));
     ENTRY_POINTS(X)
 #undef X
@@ -86,7 +86,7 @@ static bool resolve_entry_points(struct gpu *gpu, char *problem, size_t problem_
     return true;
 }
 
-static bool push_context(struct gpu *gpu, char *problem, size_t problem_bytes)
+static bool push_context(struct gpu *gpu, char *error, size_t error_bytes)
 {
     const char *call = "cuInit";
     int result = gpu->init(0);
@@ -107,29 +107,27 @@ static bool push_context(struct gpu *gpu, char *problem, size_t problem_bytes)
         gpu->pushed = result == 0;
     }
     if (result != 0)
-        snprintf(problem, problem_bytes, "%s returned %d", call, result);
+        snprintf(error, error_bytes, "%s returned %d", call, result);
     return result == 0;
 }
 
-struct gpu *gpu_open(const char *driver, char *problem, size_t problem_bytes)
+struct gpu *gpu_open(const char *driver, char *error, size_t error_bytes)
 {
     const char *library = gpu_library(driver);
     struct gpu *gpu = calloc(1, sizeof(*gpu));
 
     if (!gpu || !library) {
-        snprintf(problem, problem_bytes,
-                 gpu ? "the simulator is not loaded" : "out of host memory");
+        snprintf(error, error_bytes, gpu ? "the simulator is not loaded" : "out of host memory");
         free(gpu);
         return NULL;
     }
     gpu->library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (!gpu->library) {
-        snprintf(problem, problem_bytes, "the driver cannot be loaded: %s", dlerror());
+        snprintf(error, error_bytes, "the driver cannot be loaded: %s", dlerror());
         free(gpu);
         return NULL;
     }
-    if (resolve_entry_points(gpu, problem, problem_bytes) &&
-        push_context(gpu, problem, problem_bytes))
+    if (resolve_entry_points(gpu, error, error_bytes) && push_context(gpu, error, error_bytes))
         return gpu;
     gpu_close(gpu);
     return NULL;

@@ -27,8 +27,8 @@ const char *gpu_driver_of(const char *text);
 /* Get the library of a driver; NULL: GPU_SIMULATED before simulator_open(). */
 const char *gpu_library(const char *driver);
 
-/* Open device 0 of a driver.  Returns NULL with an error message in `problem`. */
-struct gpu *gpu_open(const char *driver, char *problem, size_t problem_bytes);
+/* Open device 0 of a driver.  Returns NULL with an error message in `error`. */
+struct gpu *gpu_open(const char *driver, char *error, size_t error_bytes);
 
 /* Destroy the streams and release the context.  NULL has no effect. */
 void gpu_close(struct gpu *gpu);

@@ -151,7 +151,7 @@ static uint64_t get_driver_time(const struct run *run)
 static bool wait_stream(struct run *run, const struct xtrace_op *op)
 {
     struct CUstream_st *stream = run->streams[op->stream];
-    struct CUstream_st *awaited = run->streams[op->other];
+    struct CUstream_st *awaited = run->streams[op->awaited];
     const uint64_t begin_ns = get_driver_time(run);
     bool idle = true, success;
 
@@ -584,7 +584,7 @@ static uint32_t find_next_stream(const struct run *run)
 static bool create_streams(struct run *run)
 {
     const struct xtrace *trace = run->trace;
-    char problem[256];
+    char error[256];
 
     run->streams = calloc(trace->stream_count, sizeof(struct CUstream_st *));
     run->pools = calloc(trace->pool_count, sizeof(struct xseg_pool *));
@@ -600,9 +600,9 @@ static bool create_streams(struct run *run)
         message_print("%s: out of host memory", run->settings->file);
         return false;
     }
-    run->gpu = gpu_open(run->settings->driver, problem, sizeof(problem));
+    run->gpu = gpu_open(run->settings->driver, error, sizeof(error));
     if (!run->gpu) {
-        message_print("%s: %s", run->settings->file, problem);
+        message_print("%s: %s", run->settings->file, error);
         return false;
     }
     for (uint32_t i = 1; i < trace->stream_count; i++)

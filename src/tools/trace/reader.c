@@ -312,7 +312,7 @@ bool reader_wait(struct reader *reader, const struct fields *fields)
     if (!op)
         return false;
     op->stream = stream;
-    op->other = awaited;
+    op->awaited = awaited;
     return true;
 }
 

@@ -339,7 +339,7 @@ static bool read_all_lines(struct reader *reader, struct lines *lines)
             return reader_fail(reader, "the file has more than 2^32 lines");
         reader->line = (uint32_t)number;
         if (state == LINES_BAD)
-            return reader_fail(reader, "%s", lines_problem(lines));
+            return reader_fail(reader, "%s", lines_error(lines));
         if (state == LINES_END)
             return read_end(reader);
         if (!(number == 1 ? read_header(reader, text) : read_line(reader, text)))

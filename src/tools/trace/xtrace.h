@@ -33,7 +33,7 @@ enum xtrace_kind {
     XTRACE_WORK,          /* stream */
     XTRACE_FINISH,        /* stream */
     XTRACE_FINISH_ALL,    /* all streams */
-    XTRACE_WAIT,          /* stream waits for other */
+    XTRACE_WAIT,          /* `stream` waits for `awaited` */
     XTRACE_EMPTY,         /* release cached memory */
     XTRACE_CAPTURE_BEGIN, /* pool, stream */
     XTRACE_CAPTURE_END,   /* pool */
@@ -48,7 +48,7 @@ struct xtrace_op {
     uint64_t value; /* bytes, microseconds or an offset */
     uint32_t line;  /* in a snapshot: number of the entry; 1 for blocks from before the history */
     uint32_t slot;
-    uint16_t stream, other;
+    uint16_t stream, awaited;
     uint16_t pool;
     uint8_t kind;
     bool failed; /* the allocation failed in the file */

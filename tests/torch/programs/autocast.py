@@ -2,7 +2,7 @@
 """Trains with autocast and a gradient scaler: copies of weights in half precision exist within a step only."""
 import torch
 from torch import nn
-from figures import Recorder
+from recorder import Recorder
 
 recorder = Recorder()
 model = nn.Sequential(*(nn.Sequential(nn.Linear(768, 768), nn.LayerNorm(768), nn.GELU()) for _ in range(6)),

@@ -2,7 +2,7 @@
 """Captures graphs of a model's two halves with make_graphed_callables(), and trains through them."""
 import torch
 from torch import nn
-from figures import Recorder
+from recorder import Recorder
 
 recorder = Recorder()
 # PyTorch's thread for backward passes may free its tensors late, even after the empty_cache() before a capture.

@@ -2,7 +2,7 @@
 """torch.compile(backend="cudagraphs"): inference, training, and a second shape, all in graphs."""
 import torch
 from torch import nn
-from figures import Recorder
+from recorder import Recorder
 
 recorder = Recorder()
 model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)).cuda()

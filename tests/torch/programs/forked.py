@@ -6,7 +6,7 @@ import os
 import sys
 
 import torch
-from figures import Recorder
+from recorder import Recorder
 
 
 def in_child(function):

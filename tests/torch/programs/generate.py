@@ -2,7 +2,7 @@
 """Generates tokens with a cache of keys and values that grows by one entry per token, a pattern that fragments memory."""
 import torch
 from torch import nn
-from figures import Recorder
+from recorder import Recorder
 
 BATCH, PROMPT, STEPS, WIDTH, HEADS, LAYERS, VOCABULARY = 8, 200, 48, 512, 8, 4, 8000
 

@@ -5,7 +5,7 @@ import gc
 import torch
 from torch._inductor import config
 from torch._inductor.cudagraph_trees import cudagraphify_impl, get_manager, reset_cudagraph_trees
-from figures import Recorder
+from recorder import Recorder
 
 config.triton.cudagraph_trees = True
 recorder = Recorder()

@@ -2,7 +2,7 @@
 """Captures inference of several batch sizes into one pool, and a whole training step; replays and destroys them."""
 import torch
 from torch import nn
-from figures import Recorder
+from recorder import Recorder
 
 recorder = Recorder()
 model = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)).cuda()

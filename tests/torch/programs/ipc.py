@@ -2,7 +2,7 @@
 """A process sends tensors to another by torch.multiprocessing: small and large tensors, a part, and the same tensor again."""
 import torch
 import torch.multiprocessing as mp
-from figures import Recorder
+from recorder import Recorder
 
 
 def consume(requests, replies):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from figures import Recorder
+from recorder import Recorder
 
 
 class Images(Dataset):

@@ -2,7 +2,7 @@
 """Copies the next batch on a side stream while a step runs, with record_stream()."""
 import torch
 from torch import nn
-from figures import Recorder
+from recorder import Recorder
 
 recorder = Recorder()
 torch.backends.cudnn.enabled = False  # the model of cuDNN has no convolutions

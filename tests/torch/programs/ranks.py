@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from figures import Recorder
+from recorder import Recorder
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()

@@ -5,7 +5,7 @@ import contextlib
 
 import torch
 from torch import nn
-from figures import Recorder
+from recorder import Recorder
 
 PAUSES = torch.cuda.get_allocator_backend() == "xseg"
 if PAUSES:

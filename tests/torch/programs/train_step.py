@@ -2,7 +2,7 @@
 """Trains a small transformer: forward, backward, clipped gradients, AdamW."""
 import torch
 from torch import nn
-from figures import Recorder
+from recorder import Recorder
 
 BATCH, LENGTH, WIDTH, VOCABULARY = 4, 128, 256, 4096
 

@@ -26,7 +26,7 @@ WHEEL = ("--python-version", "3.11", "--implementation", "cp", "--platform", "ma
 CUDA = ("nvidia-cuda-runtime>=13,<14", "nvidia-cuda-crt>=13,<14", "nvidia-nvtx>=13,<14")
 
 
-class Absent(Exception):
+class NotInstalled(Exception):
     """Headers are not available; the message contains the reason."""
 
 
@@ -37,7 +37,7 @@ def cache():
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Absent(f"cannot create a folder, {path}: {error.strerror}") from error
+        raise NotInstalled(f"cannot create a folder, {path}: {error.strerror}") from error
     return path
 
 
@@ -50,12 +50,12 @@ def locked():
 
 
 def pip(python, *arguments):
-    """Run pip; the last line of its error output becomes the message of Absent."""
+    """Run pip; the last line of its error output becomes the message of NotInstalled."""
     ran = subprocess.run([python, "-m", "pip", *arguments, "--quiet", "--disable-pip-version-check",
                           "--retries", "1"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if ran.returncode != 0:
         lines = ran.stderr.strip().splitlines() or ["pip failed without output"]
-        raise Absent(lines[-1])
+        raise NotInstalled(lines[-1])
 
 
 def fetch(version, scratch):
@@ -83,13 +83,13 @@ def folder_of(version, offline=False):
         if (folder / "complete").exists():
             return folder
         if offline:
-            raise Absent(f"headers of PyTorch {version} not found, {folder}")
+            raise NotInstalled(f"headers of PyTorch {version} not found, {folder}")
         print(f"torch_headers.py: downloading the headers of PyTorch {version} (a wheel of up to 900 MB, once) to {folder}", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="wheel-") as scratch:
             unpack(fetch(version, scratch), folder)
         if not (folder / "include/c10/cuda/CUDACachingAllocator.h").exists():
-            raise Absent(f"wheel of PyTorch has no CUDA headers, version {version}")
+            raise NotInstalled(f"wheel of PyTorch has no CUDA headers, version {version}")
         (folder / "complete").touch()
     return folder
 
@@ -101,7 +101,7 @@ def cuda_folder(offline=False):
         if (folder / "complete").exists():
             return folder
         if offline:
-            raise Absent(f"cuda_runtime_api.h not found, {folder}; install a CUDA toolkit")
+            raise NotInstalled(f"cuda_runtime_api.h not found, {folder}; install a CUDA toolkit")
         shutil.rmtree(folder, ignore_errors=True)
         pip(sys.executable, "download", "--no-deps", "--only-binary", ":all:", "-d", folder, *CUDA)
         for wheel in folder.glob("*.whl"):
@@ -124,7 +124,7 @@ def main():
     try:
         for version in options.versions:
             print(folder_of(version, options.offline))
-    except Absent as error:
+    except NotInstalled as error:
         print(f"torch_headers.py: {error}; run `python3 src/adapters/python/manylinux/torch_headers.py {' '.join(options.versions)}` with "
               "network access", file=sys.stderr)
         return SKIPPED

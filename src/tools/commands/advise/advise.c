@@ -198,8 +198,8 @@ static bool is_simpler(const struct search *search, size_t a, size_t b)
 static bool has_keys_of(const struct search *search, size_t a, size_t reference)
 {
     for (unsigned i = 0; i < TUNING_KEYS; i++)
-        if (search->list[reference]->tuning.value[i] != TUNING_KEPT &&
-            search->list[a]->tuning.value[i] == TUNING_KEPT)
+        if (search->list[reference]->tuning.value[i] != TUNING_UNCHANGED &&
+            search->list[a]->tuning.value[i] == TUNING_UNCHANGED)
             return false;
     return true;
 }
@@ -267,7 +267,7 @@ static void add_simpler(struct search *search, size_t from)
     for (unsigned key = 0; key < TUNING_KEYS && !search->failed; key++) {
         struct tuning next = start;
 
-        next.value[key] = TUNING_KEPT;
+        next.value[key] = TUNING_UNCHANGED;
         (void)add_candidate(search, &next);
     }
 }
@@ -284,9 +284,10 @@ static size_t find_best(const struct search *search, bool expandable, size_t bes
 
 static void hill_climb(struct search *search)
 {
-    const struct tuning base = tuning_of_base(), turned = tuning_turned(search->base, &base);
+    const struct tuning base = tuning_unchanged(),
+                        flipped = tuning_flip_expandable(search->base, &base);
     const bool expandable = tuning_is_expandable(search->base, &base);
-    size_t positions[CLIMBS] = {0, add_candidate(search, &turned)};
+    size_t positions[CLIMBS] = {0, add_candidate(search, &flipped)};
 
     for (unsigned step = 0; step < STEPS && !search->failed; step++) {
         const size_t previous_count = search->count;
@@ -479,9 +480,9 @@ static enum tuning_key main_key(struct search *search, size_t advised)
         struct tuning tuning_without = *tuning;
         size_t number;
 
-        if (tuning->value[key] == TUNING_KEPT)
+        if (tuning->value[key] == TUNING_UNCHANGED)
             continue;
-        tuning_without.value[key] = TUNING_KEPT;
+        tuning_without.value[key] = TUNING_UNCHANGED;
         number =
             add_candidate(search, &tuning_without); /* replayed by simplify(), if it is valid */
         if (main_key_found != TUNING_KEYS &&
@@ -550,7 +551,7 @@ static void fill_advice(struct search *search, struct advice *out)
 /* Replay the current string. */
 static bool replay_current(struct search *search)
 {
-    const struct tuning current = tuning_of_base();
+    const struct tuning current = tuning_unchanged();
 
     if (add_candidate(search, &current) == NONE) {
         out_of_memory(search);

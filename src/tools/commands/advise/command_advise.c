@@ -110,15 +110,15 @@ static bool has_one_configuration(const struct advise_state *state)
 static bool set_base(struct advise_state *state, const char *config)
 {
     const bool only_pytorch = option_given(state->arguments, OPTION_PYTORCH);
-    char problem[512];
+    char error[512];
 
     for (size_t i = 0; i < state->trials.count; i++) {
         const struct trace_file *file = &state->files[i];
         const struct tuning_base previous = state->base;
 
         if (!tuning_base_init(&state->base, config, &file->trace, only_pytorch)) {
-            (void)xseg_error_message(problem, sizeof(problem));
-            message_print("%s: invalid configuration, '%s': %s", file->name, config, problem);
+            (void)xseg_error_message(error, sizeof(error));
+            message_print("%s: invalid configuration, '%s': %s", file->name, config, error);
             return false;
         }
         state->base.has_clock |= previous.has_clock;

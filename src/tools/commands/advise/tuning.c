@@ -141,12 +141,12 @@ bool tuning_base_init(struct tuning_base *base, const char *config, const struct
     return xseg_config_keys(config, NULL, record_key, base) == XSEG_OK;
 }
 
-struct tuning tuning_of_base(void)
+struct tuning tuning_unchanged(void)
 {
     struct tuning tuning;
 
     for (unsigned i = 0; i < TUNING_KEYS; i++)
-        tuning.value[i] = TUNING_KEPT;
+        tuning.value[i] = TUNING_UNCHANGED;
     return tuning;
 }
 
@@ -155,7 +155,7 @@ unsigned tuning_changes(const struct tuning *tuning)
     unsigned changes = 0;
 
     for (unsigned i = 0; i < TUNING_KEYS; i++)
-        changes += tuning->value[i] != TUNING_KEPT;
+        changes += tuning->value[i] != TUNING_UNCHANGED;
     return changes;
 }
 
@@ -163,18 +163,19 @@ bool tuning_is_expandable(const struct tuning_base *base, const struct tuning *t
 {
     const uint64_t value = tuning->value[TUNING_EXPANDABLE];
 
-    return value == TUNING_KEPT ? strcmp(base->key[TUNING_EXPANDABLE].value, "True") == 0
-                                : value == TRUE;
+    return value == TUNING_UNCHANGED ? strcmp(base->key[TUNING_EXPANDABLE].value, "True") == 0
+                                     : value == TRUE;
 }
 
-struct tuning tuning_turned(const struct tuning_base *base, const struct tuning *tuning)
+struct tuning tuning_flip_expandable(const struct tuning_base *base, const struct tuning *tuning)
 {
-    struct tuning turned = *tuning;
+    struct tuning flipped = *tuning;
 
-    turned.value[TUNING_EXPANDABLE] = tuning->value[TUNING_EXPANDABLE] != TUNING_KEPT ? TUNING_KEPT
-                                      : tuning_is_expandable(base, tuning)            ? FALSE
-                                                                                      : TRUE;
-    return turned;
+    flipped.value[TUNING_EXPANDABLE] = tuning->value[TUNING_EXPANDABLE] != TUNING_UNCHANGED
+                                           ? TUNING_UNCHANGED
+                                       : tuning_is_expandable(base, tuning) ? FALSE
+                                                                            : TRUE;
+    return flipped;
 }
 
 /* --- Values. --- */
@@ -205,12 +206,12 @@ size_t tuning_far(const struct tuning_base *base, const struct tuning *tuning, e
     const uint64_t current = tuning->value[key];
     size_t count = 0;
 
-    if (current != TUNING_KEPT)
-        values[count++] = TUNING_KEPT;
+    if (current != TUNING_UNCHANGED)
+        values[count++] = TUNING_UNCHANGED;
     if (key == TUNING_EXPANDABLE)
         return count;
-    if (current != TUNING_DROPPED && base->key[key].is_set)
-        values[count++] = TUNING_DROPPED;
+    if (current != TUNING_REMOVED && base->key[key].is_set)
+        values[count++] = TUNING_REMOVED;
     for (size_t i = 0; can_have_effect(base, tuning, key) && (row->words[i] || row->numbers[i]);
          i++) {
         const uint64_t value = row->words[0] ? i : row->numbers[i];
@@ -229,7 +230,7 @@ size_t tuning_close(const struct tuning *tuning, enum tuning_key key, unsigned r
     const uint64_t current = tuning->value[key], step = rows[key].step;
     size_t count = 0;
 
-    if (step == 0 || current >= TUNING_DROPPED)
+    if (step == 0 || current >= TUNING_REMOVED)
         return 0;
     /* Far values double, so close values are at half the distance. */
     const uint64_t below = (current >> (round + 1)) / step * step;
@@ -269,7 +270,7 @@ typedef bool item_filter_fn(const struct tuning *tuning, const char *item, size_
 static bool is_kept(const struct tuning *tuning, const char *item, size_t length)
 {
     for (unsigned i = 0; i < TUNING_KEYS; i++)
-        if (tuning->value[i] != TUNING_KEPT && has_key(item, length, rows[i].name))
+        if (tuning->value[i] != TUNING_UNCHANGED && has_key(item, length, rows[i].name))
             return false;
     return true;
 }
@@ -335,7 +336,7 @@ char *tuning_string(const struct tuning_base *base, const struct tuning *tuning)
         return NULL;
     separator = print_items(out, base->config, is_kept, tuning);
     for (unsigned i = 0; i < TUNING_KEYS; i++) {
-        if (tuning->value[i] >= TUNING_DROPPED)
+        if (tuning->value[i] >= TUNING_REMOVED)
             continue;
         format_value((enum tuning_key)i, tuning->value[i], value, sizeof(value));
         (void)fprintf(out, "%s%s:%s", separator, rows[i].name, value);
@@ -384,7 +385,7 @@ const char *tuning_cause(const struct tuning_base *base, const struct tuning *tu
     const struct row *row = &rows[key];
     bool is_higher;
 
-    if (value == TUNING_DROPPED)
+    if (value == TUNING_REMOVED)
         return "its current value prevents the reuse of memory";
     if (row->words[0])
         is_higher = value == 1;

@@ -30,9 +30,9 @@ enum tuning_key {
     TUNING_KEYS
 };
 
-#define TUNING_KEPT    UINT64_MAX
-#define TUNING_DROPPED (UINT64_MAX - 1)
-#define TUNING_VALUES  16 /* maximum number of values of a step */
+#define TUNING_UNCHANGED UINT64_MAX
+#define TUNING_REMOVED   (UINT64_MAX - 1)
+#define TUNING_VALUES    16 /* maximum number of values of a step */
 
 struct tuning {
     uint64_t value[TUNING_KEYS];
@@ -58,14 +58,14 @@ bool tuning_base_init(struct tuning_base *base, const char *config, const struct
                       bool only_pytorch);
 
 /* The tuning that is equal to the base. */
-struct tuning tuning_of_base(void);
+struct tuning tuning_unchanged(void);
 
 /* The number of keys that differ from the base. */
 unsigned tuning_changes(const struct tuning *tuning);
 
 /* Get whether a tuning has expandable segments, and the tuning with the opposite value. */
 bool tuning_is_expandable(const struct tuning_base *base, const struct tuning *tuning);
-struct tuning tuning_turned(const struct tuning_base *base, const struct tuning *tuning);
+struct tuning tuning_flip_expandable(const struct tuning_base *base, const struct tuning *tuning);
 
 /*
  * Get other values of a key: all far values, or values close to the current one.

@@ -204,14 +204,14 @@ static int command_config_run(const struct option_values *arguments)
         .is_verbose = option_given(arguments, OPTION_ALL_KEYS),
         .widths = {sizeof("key") - 1, sizeof("value") - 1, sizeof("default") - 1},
     };
-    char problem[1024] = "";
+    char error[1024] = "";
 
     /* The list is available even if the configuration of the environment is invalid. */
     if (lists_keys && !config.string)
         config.string = "";
     if (xseg_config_keys(config.string, &config.source, NULL, NULL) != XSEG_OK) {
-        (void)xseg_error_message(problem, sizeof(problem));
-        message_error("%s", problem);
+        (void)xseg_error_message(error, sizeof(error));
+        message_error("%s", error);
         if (arguments->operand_count > 0 && access(config.string, F_OK) == 0)
             message_error("'%s' is a file; the command takes a configuration string",
                           config.string);

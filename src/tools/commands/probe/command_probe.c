@@ -102,11 +102,11 @@ static int run_probe(const struct probe *probe)
         .device = &device,
         .costs = &costs,
     };
-    char problem[256];
+    char error[256];
     bool printed, closed;
 
-    if (!probe_driver_open(&driver, probe->driver, probe->device, problem, sizeof(problem))) {
-        message_error("%s", problem);
+    if (!probe_driver_open(&driver, probe->driver, probe->device, error, sizeof(error))) {
+        message_error("%s", error);
         (void)check_leaks(probe);
         return COMMAND_ERROR;
     }

@@ -80,14 +80,13 @@ int probe_driver_record(struct probe_driver *driver, enum probe_entry entry, int
     return result;
 }
 
-static bool resolve_entries(struct probe_driver *driver, char *problem, size_t problem_bytes)
+static bool resolve_entries(struct probe_driver *driver, char *error, size_t error_bytes)
 {
     for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++) {
         void *symbol = dlsym(driver->library, entries[i].name);
 
         if (!symbol) {
-            (void)snprintf(problem, problem_bytes, "the driver has no entry point %s",
-                           entries[i].name);
+            (void)snprintf(error, error_bytes, "the driver has no entry point %s", entries[i].name);
             return false;
         }
         /* ISO C does not convert an object pointer to a function pointer. */
@@ -96,8 +95,7 @@ static bool resolve_entries(struct probe_driver *driver, char *problem, size_t p
     return true;
 }
 
-static bool open_device(struct probe_driver *driver, int ordinal, char *problem,
-                        size_t problem_bytes)
+static bool open_device(struct probe_driver *driver, int ordinal, char *error, size_t error_bytes)
 {
     const char *call = "cuInit";
     char name[48];
@@ -123,30 +121,30 @@ static bool open_device(struct probe_driver *driver, int ordinal, char *problem,
     }
     if (result != 0) {
         probe_driver_error_name(driver, result, name, sizeof(name));
-        (void)snprintf(problem, problem_bytes, "%s of device %d failed with %s (%d)", call, ordinal,
+        (void)snprintf(error, error_bytes, "%s of device %d failed with %s (%d)", call, ordinal,
                        name, result);
     }
     return result == 0;
 }
 
-bool probe_driver_open(struct probe_driver *driver, const char *library, int ordinal, char *problem,
-                       size_t problem_bytes)
+bool probe_driver_open(struct probe_driver *driver, const char *library, int ordinal, char *error,
+                       size_t error_bytes)
 {
     memset(driver, 0, sizeof(*driver));
     driver->is_simulated = library == GPU_SIMULATED;
     library = gpu_library(library);
     if (!library) {
-        (void)snprintf(problem, problem_bytes, "simulator is not loaded");
+        (void)snprintf(error, error_bytes, "simulator is not loaded");
         return false;
     }
     driver->path = library;
     driver->library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (!driver->library) {
-        (void)snprintf(problem, problem_bytes, "the driver cannot be loaded: %s", dlerror());
+        (void)snprintf(error, error_bytes, "the driver cannot be loaded: %s", dlerror());
         return false;
     }
-    if (resolve_entries(driver, problem, problem_bytes) &&
-        open_device(driver, ordinal, problem, problem_bytes))
+    if (resolve_entries(driver, error, error_bytes) &&
+        open_device(driver, ordinal, error, error_bytes))
         return true;
     probe_driver_close(driver);
     return false;

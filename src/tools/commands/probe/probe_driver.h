@@ -157,9 +157,9 @@ struct probe_name probe_driver_name(enum probe_entry entry);
 /* Get the driver's name of an error. */
 void probe_driver_error_name(struct probe_driver *driver, int error, char *text, size_t bytes);
 
-/* Open a driver and a device.  On failure, returns false, writes an error message to `problem`, and nothing is open. */
-bool probe_driver_open(struct probe_driver *driver, const char *library, int ordinal, char *problem,
-                       size_t problem_bytes);
+/* Open a driver and a device.  On failure, returns false, writes an error message to `error`, and nothing is open. */
+bool probe_driver_open(struct probe_driver *driver, const char *library, int ordinal, char *error,
+                       size_t error_bytes);
 void probe_driver_close(struct probe_driver *driver);
 
 /* Get the arguments for physical memory of the device, and for access by the device. */

@@ -32,7 +32,7 @@ struct probe_share probe_budget_share(struct probe_budget *budget, unsigned weig
     if (budget->deadline != 0) {
         time = now < budget->deadline ? budget->deadline - now : 0;
         time = time / budget->weight_remaining * weight;
-        share.half = now + time / 2;
+        share.first_half_end = now + time / 2;
         share.end = now + time;
     }
     budget->weight_remaining -= weight;
@@ -46,7 +46,7 @@ bool probe_budget_is_over(const struct probe_budget *budget)
 
 bool probe_share_has_time(const struct probe_share *share, bool is_second_half, unsigned samples)
 {
-    uint64_t end = is_second_half ? share->end : share->half;
+    uint64_t end = is_second_half ? share->end : share->first_half_end;
 
     if (samples < SAMPLES_MIN)
         end = share->deadline;

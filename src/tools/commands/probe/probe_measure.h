@@ -29,7 +29,7 @@ struct probe_budget {
 };
 
 struct probe_share {
-    uint64_t half, end, deadline; /* 0: unlimited */
+    uint64_t first_half_end, end, deadline; /* 0: unlimited */
 };
 
 void probe_budget_init(struct probe_budget *budget, unsigned seconds, unsigned weight);

@@ -107,7 +107,7 @@ static int print_once(const struct option_values *arguments, const struct top_op
     if (options->budget)
         top_budget_init(&budget, options->budget);
     if (budget.status != XSEG_OK) {
-        message_error("%s", budget.problem);
+        message_error("%s", budget.error);
         top_budget_fini(&budget);
         return budget.status == XSEG_ERR_FILE || budget.status == XSEG_ERR_BUSY ? COMMAND_MISMATCH
                                                                                 : COMMAND_ERROR;

@@ -27,9 +27,9 @@
 
 /* --- Samples. --- */
 
-static bool reject_sample(const char **reason, const char *problem)
+static bool reject_sample(const char **reason, const char *error)
 {
-    *reason = problem;
+    *reason = error;
     return false;
 }
 
@@ -256,7 +256,7 @@ static bool add_file(struct publishers *publishers, struct process *process, int
 {
     struct publisher found = {.pid = process->pid};
     struct xseg_published header;
-    const bool is_read = published_read(file, &header, &found.sample, &found.problem);
+    const bool is_read = published_read(file, &header, &found.sample, &found.error);
 
     if (is_read && !is_writer(process, &header))
         return true;

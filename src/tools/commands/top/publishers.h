@@ -20,10 +20,10 @@
 /* An allocator of a process. */
 struct publisher {
     pid_t pid;
-    char command[64];    /* printable */
-    const char *problem; /* reason why its file cannot be read; NULL: the sample is valid */
-    double age;          /* of the sample, in seconds */
-    struct xseg_published_sample sample; /* valid if `problem` is NULL */
+    char command[64];  /* printable */
+    const char *error; /* reason why its file cannot be read; NULL: the sample is valid */
+    double age;        /* of the sample, in seconds */
+    struct xseg_published_sample sample; /* valid if `error` is NULL */
 };
 
 struct publishers {

@@ -26,7 +26,7 @@ struct screen {
     struct publishers publishers;
     struct top_table table;
     struct top_budget budget;
-    const char *problem; /* error message; NULL: none */
+    const char *error; /* error message; NULL: none */
 };
 
 static int64_t clock_ms(void)
@@ -44,7 +44,7 @@ static bool sort_rows(struct screen *screen)
     top_table_fini(&screen->table);
     if (top_table_init(&screen->table, &screen->publishers, screen->by, screen->has_pools))
         return true;
-    screen->problem = "out of host memory";
+    screen->error = "out of host memory";
     return false;
 }
 
@@ -59,7 +59,7 @@ static bool update_contents(struct screen *screen)
         top_budget_init(&screen->budget, screen->options->budget);
     error = publishers_find(&screen->publishers, screen->options->pid);
     if (error != 0) {
-        screen->problem = strerror(error);
+        screen->error = strerror(error);
         return false;
     }
     return sort_rows(screen);
@@ -286,7 +286,7 @@ const char *top_screen_run(const struct top_options *options)
     top_table_fini(&screen.table);
     publishers_fini(&screen.publishers);
     top_budget_fini(&screen.budget);
-    return screen.problem;
+    return screen.error;
 }
 
 #else

@@ -175,7 +175,7 @@ static void sort_rows(struct top_row *rows, size_t count, enum top_by by)
 /* Add a row for each device, or one for a process without devices. */
 static size_t add_devices(struct top_row *rows, const struct publisher *publisher)
 {
-    if (publisher->problem || publisher->sample.device_count == 0) {
+    if (publisher->error || publisher->sample.device_count == 0) {
         rows[0] = (struct top_row){.publisher = publisher};
         return 1;
     }
@@ -228,7 +228,7 @@ bool top_table_init(struct top_table *table, const struct publishers *publishers
         const struct publisher *publisher = publishers->list[i];
 
         table->processes += i == 0 || publishers->list[i - 1]->pid != publisher->pid;
-        table->devices += publisher->problem ? 0 : publisher->sample.device_count;
+        table->devices += publisher->error ? 0 : publisher->sample.device_count;
         table->count += add_devices(&table->rows[table->count], publisher);
     }
     sort_rows(table->rows, table->count, by);
@@ -371,7 +371,7 @@ void top_table_line(const struct top_layout *layout, const struct top_row *row, 
 
     if (!row->device) {
         format_message(layout, publisher->pid, publisher->command,
-                       publisher->problem ? publisher->problem : "no device is open", line);
+                       publisher->error ? publisher->error : "no device is open", line);
         return;
     }
     if (row->pool) {
@@ -431,10 +431,10 @@ static json_t *publisher_json(const struct publisher *publisher)
 {
     json_t *devices = json_array();
 
-    if (publisher->problem) {
+    if (publisher->error) {
         json_decref(devices);
         return json_pack("{s:I, s:o, s:s}", "pid", (json_int_t)publisher->pid, "command",
-                         text_json(publisher->command), "problem", publisher->problem);
+                         text_json(publisher->command), "problem", publisher->error);
     }
     for (uint32_t i = 0; i < publisher->sample.device_count; i++)
         output_json_add(&devices, device_json(publisher, &publisher->sample.devices[i]));
@@ -516,7 +516,7 @@ void top_budget_init(struct top_budget *budget, const char *name)
     *budget = (struct top_budget){.rows = calloc(ROWS_MAX, sizeof(*budget->rows))};
     if (!budget->rows) {
         budget->status = XSEG_ERR_HOST_MEMORY;
-        (void)snprintf(budget->problem, sizeof(budget->problem), "out of host memory");
+        (void)snprintf(budget->error, sizeof(budget->error), "out of host memory");
         return;
     }
     budget->status = xseg_budget_members(name, add_share, budget);
@@ -525,7 +525,7 @@ void top_budget_init(struct top_budget *budget, const char *name)
         return;
     }
     (void)xseg_error_message(message, sizeof(message));
-    (void)text_escape(message, budget->problem, sizeof(budget->problem));
+    (void)text_escape(message, budget->error, sizeof(budget->error));
 }
 
 void top_budget_fini(struct top_budget *budget)
@@ -589,8 +589,8 @@ void top_budget_line(const struct top_layout *layout, const struct top_budget *b
                        SLOTS);
     } else {
         (void)snprintf(line, TOP_LINE, "%.255s",
-                       budget->problem[0] != '\0' ? budget->problem
-                                                  : "no process has this budget file open");
+                       budget->error[0] != '\0' ? budget->error
+                                                : "no process has this budget file open");
     }
 }
 

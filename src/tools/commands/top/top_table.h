@@ -47,7 +47,7 @@ struct top_layout {
 
 struct top_row {
     const struct publisher *publisher;
-    const struct xseg_published_device *device; /* NULL: the process has a problem, or no device */
+    const struct xseg_published_device *device; /* NULL: the process has an error, or no device */
     const struct xseg_published_pool *pool;     /* NULL: the row of the device */
 };
 
@@ -109,7 +109,7 @@ struct top_budget {
     size_t count;
     bool is_full; /* no slot is free for another process */
     xseg_status status;
-    char problem[512]; /* error message; empty: none */
+    char error[512]; /* error message; empty: none */
 };
 
 /* Read a budget file.  name: as in --budget */

@@ -47,7 +47,7 @@ static bool add_span(struct pass *pass, const struct view_span *mapped, uint64_t
     *span = *mapped;
     span->address = start;
     span->bytes = end - start;
-    span->died = pass->now;
+    span->unmapped_at = pass->now;
     return true;
 }
 
@@ -97,7 +97,7 @@ static void range_added(void *self, const struct replay_model_range *range)
         .address = range->start,
         .bytes = range->end - range->start,
         .stream = range->stream,
-        .born = pass->now,
+        .mapped_at = pass->now,
         .pool = range->pool,
         .page = range->page,
     };
@@ -140,9 +140,9 @@ static void block_added(void *self, uint32_t slot, const struct replay_model_blo
         .address = block->address,
         .bytes = block->requested,
         .stream = block->stream,
-        .born = pass->now,
-        .freed = block->is_pending ? 0 : pass->end,
-        .died = pass->end,
+        .allocated_at = pass->now,
+        .free_requested_at = block->is_pending ? 0 : pass->end,
+        .freed_at = pass->end,
         .stack = block->stack,
         .pool = block->pool,
         .context = block->context,
@@ -154,8 +154,8 @@ static void free_life(struct pass *pass, struct view_life *life)
 {
     const struct recording_event *event = &pass->device->events[pass->now - 1];
 
-    life->freed = pass->now;
-    if (life->born == 0 && life->stack == 0) {
+    life->free_requested_at = pass->now;
+    if (life->allocated_at == 0 && life->stack == 0) {
         life->stack = event->stack;
         life->context = event->context;
     }
@@ -181,7 +181,7 @@ static void block_removed(void *self, uint32_t slot, const struct replay_model_b
     life = &pass->out->lives[pass->life_of[slot]];
     if (!block->is_pending)
         free_life(pass, life);
-    life->died = pass->now;
+    life->freed_at = pass->now;
 }
 
 /* --- The pass. --- */
@@ -254,7 +254,7 @@ struct reduction {
 
 static double compute_weight(const struct view_life *life)
 {
-    return (double)life->bytes * (life->died - life->born);
+    return (double)life->bytes * (life->freed_at - life->allocated_at);
 }
 
 static int compare_weights(const void *first, const void *second)
@@ -298,12 +298,12 @@ static void remove_lives(struct reduction *reduction, double min, size_t ties)
             lives->lives[count++] = life;
             continue;
         }
-        reduction->change[life.born] += (int64_t)life.bytes;
-        if (life.died < end)
-            reduction->change[life.died] -= (int64_t)life.bytes;
-        reduction->moment_of[life.born] = 1;
-        reduction->moment_of[life.freed] = 1;
-        reduction->moment_of[life.died] = 1;
+        reduction->change[life.allocated_at] += (int64_t)life.bytes;
+        if (life.freed_at < end)
+            reduction->change[life.freed_at] -= (int64_t)life.bytes;
+        reduction->moment_of[life.allocated_at] = 1;
+        reduction->moment_of[life.free_requested_at] = 1;
+        reduction->moment_of[life.freed_at] = 1;
     }
     lives->summed_count = lives->life_count - count;
     lives->life_count = count;
@@ -340,13 +340,13 @@ static void renumber_intervals(struct reduction *reduction)
     for (size_t i = 0; i < lives->life_count; i++) {
         struct view_life *life = &lives->lives[i];
 
-        life->born = reduction->moment_of[life->born];
-        life->freed = reduction->moment_of[life->freed];
-        life->died = reduction->moment_of[life->died];
+        life->allocated_at = reduction->moment_of[life->allocated_at];
+        life->free_requested_at = reduction->moment_of[life->free_requested_at];
+        life->freed_at = reduction->moment_of[life->freed_at];
     }
     for (size_t i = 0; i < lives->span_count; i++) {
-        lives->spans[i].born = reduction->moment_of[lives->spans[i].born];
-        lives->spans[i].died = reduction->moment_of[lives->spans[i].died];
+        lives->spans[i].mapped_at = reduction->moment_of[lives->spans[i].mapped_at];
+        lives->spans[i].unmapped_at = reduction->moment_of[lives->spans[i].unmapped_at];
     }
 }
 

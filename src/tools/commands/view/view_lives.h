@@ -10,8 +10,9 @@
  *   summed  lives that are omitted because there are too many; the sum of their bytes remains
  *
  * Invariants:
- *   LIVES-1  born < freed <= died of a life, except that born and freed can both be 0; born < died of a span
- *   LIVES-2  lives are sorted by born, which is unique if it is not 0
+ *   LIVES-1  allocated_at < free_requested_at <= freed_at of a life, except that the first two can both be 0;
+ *            mapped_at < unmapped_at of a span
+ *   LIVES-2  lives are sorted by allocated_at, which is unique if it is not 0
  *   LIVES-3  spans that contain the same moment do not overlap
  *
  * The replay model (replay_model.h) omits and counts inconsistent events.
@@ -25,13 +26,14 @@
 
 struct view_life {
     uint64_t address, bytes, stream;
-    uint32_t born, freed, died; /* moments: allocated, free requested, free completed */
+    uint32_t allocated_at, free_requested_at,
+        freed_at; /* moments; freed_at: completion of the free */
     uint32_t stack, free_stack, pool, context;
 };
 
 struct view_span {
     uint64_t address, bytes, stream;
-    uint32_t born, died; /* moments */
+    uint32_t mapped_at, unmapped_at; /* moments */
     uint32_t pool;
     uint64_t page; /* bytes of a page; 0: classic, released as a whole */
 };

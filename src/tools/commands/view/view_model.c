@@ -94,9 +94,9 @@ static void add_tables(struct model *model)
 }
 
 enum life_column {
-    LIFE_BORN,
-    LIFE_FREED,
-    LIFE_DIED,
+    LIFE_ALLOCATED_AT,
+    LIFE_FREE_REQUESTED_AT,
+    LIFE_FREED_AT,
     LIFE_ADDRESS,
     LIFE_BYTES,
     LIFE_STREAM,
@@ -115,14 +115,17 @@ static void add_life(struct model *model, enum life_column column, const struct 
     struct view_columns *columns = &model->columns;
 
     switch (column) {
-    case LIFE_BORN:
-        view_columns_add(columns, life->born - previous->born);
+    case LIFE_ALLOCATED_AT:
+        view_columns_add(columns, life->allocated_at - previous->allocated_at);
         break;
-    case LIFE_FREED:
-        view_columns_add(columns, life->freed == end ? 0 : life->freed - life->born + 1);
+    case LIFE_FREE_REQUESTED_AT:
+        view_columns_add(columns, life->free_requested_at == end
+                                      ? 0
+                                      : life->free_requested_at - life->allocated_at + 1);
         break;
-    case LIFE_DIED:
-        view_columns_add(columns, life->died == end ? 0 : life->died - life->freed + 1);
+    case LIFE_FREED_AT:
+        view_columns_add(columns,
+                         life->freed_at == end ? 0 : life->freed_at - life->free_requested_at + 1);
         break;
     case LIFE_ADDRESS:
         view_columns_add_step(columns, life->address, previous->address);
@@ -165,9 +168,9 @@ static void add_spans(struct model *model)
     struct view_columns *columns = &model->columns;
 
     for (size_t i = 0; i < count; i++)
-        view_columns_add_step(columns, spans[i].born, i ? spans[i - 1].born : 0);
+        view_columns_add_step(columns, spans[i].mapped_at, i ? spans[i - 1].mapped_at : 0);
     for (size_t i = 0; i < count; i++)
-        view_columns_add(columns, spans[i].died - spans[i].born);
+        view_columns_add(columns, spans[i].unmapped_at - spans[i].mapped_at);
     for (size_t i = 0; i < count; i++)
         view_columns_add_step(columns, spans[i].address, i ? spans[i - 1].address : 0);
     for (size_t i = 0; i < count; i++)
@@ -252,11 +255,11 @@ static bool write_json(FILE *out, const json_t *value)
     return true;
 }
 
-static bool write_facts(FILE *out, const struct model *model)
+static bool write_summary(FILE *out, const struct model *model)
 {
     const struct recording *recording = model->recording;
     const struct recording_device *device = model->device;
-    json_t *facts = json_pack(
+    json_t *summary = json_pack(
         "{s:o, s:i, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
         "s:I, s:I, "
         "s:o, s:o, s:o, s:o}",
@@ -274,9 +277,9 @@ static bool write_facts(FILE *out, const struct model *model)
         streams_json(model), "host",
         model->host.is_recorded ? json_string(host_memory_describe(&model->host).text)
                                 : json_null());
-    const bool success = facts && write_json(out, facts);
+    const bool success = summary && write_json(out, summary);
 
-    json_decref(facts);
+    json_decref(summary);
     return success;
 }
 
@@ -306,8 +309,8 @@ bool view_model_write(FILE *out, unsigned number, const struct recording *record
     add_lives(&model);
     add_spans(&model);
     add_ooms_and_pages(&model);
-    (void)fprintf(out, "<script type=\"application/json\" id=\"facts-%u\">", number);
-    success = write_facts(out, &model);
+    (void)fprintf(out, "<script type=\"application/json\" id=\"summary-%u\">", number);
+    success = write_summary(out, &model);
     (void)fprintf(out, "</script>\n<script type=\"text/plain\" id=\"columns-%u\">", number);
     success = success && view_columns_write(&model.columns, out);
     (void)fputs("</script>\n", out);

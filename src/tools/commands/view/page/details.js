@@ -22,9 +22,9 @@ const Details = (() => {
     const lines = [
       `block ${Text.hex(lives.address[life])}  ${Text.bytes(lives.bytes[life])} (${Text.count(lives.bytes[life])} bytes)`,
       `site       ${sites.names[sites.ofLife[life]]}`,
-      `allocated  ${describeMoment(model, lives.born[life])}`,
-      `freed      ${describeMoment(model, lives.freed[life])}${lives.died[life] !== lives.freed[life] ? `, completed ${describeMoment(model, lives.died[life])}` : ""}`,
-      `stream     ${model.facts.streams[lives.stream[life]]}   pool ${Model.poolName(model, lives.pool[life])}`,
+      `allocated  ${describeMoment(model, lives.allocatedAt[life])}`,
+      `freed      ${describeMoment(model, lives.freeRequestedAt[life])}${lives.freedAt[life] !== lives.freeRequestedAt[life] ? `, completed ${describeMoment(model, lives.freedAt[life])}` : ""}`,
+      `stream     ${model.summary.streams[lives.stream[life]]}   pool ${Model.poolName(model, lives.pool[life])}`,
     ];
     for (const kind of Model.LABELS) {
       const label = Model.labelOf(model, life, kind);
@@ -55,17 +55,17 @@ const Details = (() => {
   }
 
   function file(pane) {
-    const { facts, n } = pane.model;
-    const lines = [`device ${facts.device}, ${Text.count(n)} events, ${Text.count(facts.lives)} blocks`];
-    if (facts.config) lines.push(facts.config);
-    if (facts.summed > 0)
-      lines.push(`aggregated: of ${Text.count(facts.recorded)} entries, the page has those of the ${Text.count(facts.lives)} blocks with the largest ` +
-        `product of size and lifetime; memory over time shows the sum of the ${Text.count(facts.summed)} others`);
+    const { summary, n } = pane.model;
+    const lines = [`device ${summary.device}, ${Text.count(n)} events, ${Text.count(summary.lives)} blocks`];
+    if (summary.config) lines.push(summary.config);
+    if (summary.summed > 0)
+      lines.push(`aggregated: of ${Text.count(summary.recorded)} entries, the page has those of the ${Text.count(summary.lives)} blocks with the largest ` +
+        `product of size and lifetime; memory over time shows the sum of the ${Text.count(summary.summed)} others`);
     if (n === 0) lines.push("no history was recorded: the page shows the state at the end");
-    if (facts.host !== null) lines.push(facts.host);
-    if (facts.lost + facts.omitted > 0) lines.push(`${Text.count(facts.lost + facts.omitted)} older entries were overwritten or omitted`);
-    if (facts.synthetic > 0) lines.push(`${Text.count(facts.synthetic)} synthetic entries of the allocator are not counted`);
-    if (facts.unmatched > 0) lines.push(`${Text.count(facts.unmatched)} inconsistent entries are omitted`);
+    if (summary.host !== null) lines.push(summary.host);
+    if (summary.lost + summary.omitted > 0) lines.push(`${Text.count(summary.lost + summary.omitted)} older entries were overwritten or omitted`);
+    if (summary.synthetic > 0) lines.push(`${Text.count(summary.synthetic)} synthetic entries of the allocator are not counted`);
+    if (summary.unmatched > 0) lines.push(`${Text.count(summary.unmatched)} inconsistent entries are omitted`);
     return lines.join("; ");
   }
 

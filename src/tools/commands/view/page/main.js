@@ -16,11 +16,11 @@ const Main = (() => {
 
   function start() {
     const begin = performance.now();
-    for (let number = 0; element(`facts-${number}`); number++) {
-      const facts = element(`facts-${number}`);
+    for (let number = 0; element(`summary-${number}`); number++) {
+      const summary = element(`summary-${number}`);
       const columns = element(`columns-${number}`);
-      const model = Model.read(JSON.parse(facts.textContent), columns.textContent);
-      facts.remove();
+      const model = Model.read(JSON.parse(summary.textContent), columns.textContent);
+      summary.remove();
       columns.remove();
       panes.push(new Pane.Pane(number, model, element("panes"), changed));
     }
@@ -73,7 +73,7 @@ const Main = (() => {
     const pane = panes[active];
     const life = pane.search ? Search.next(pane, pane.search, pane.cursor, step) : -1;
     if (life < 0) return;
-    pane.show(pane.model.lives.born[life]);
+    pane.show(pane.model.lives.allocatedAt[life]);
     pane.choose(life);
   }
 

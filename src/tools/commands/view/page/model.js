@@ -2,7 +2,7 @@
 // The data of one file as typed arrays, in the order of columns that src/tools/commands/view/view_model.h defines.
 //
 // A moment is the number of an event, from 1; 0 is before the first event, n + 1 after the last.  The state at moment m is the
-// state after event m: a life exists if born <= m < died, and is pending if freed <= m.
+// state after event m: a life exists if allocatedAt <= m < freedAt, and is pending if freeRequestedAt <= m.
 const Model = (() => {
   const KINDS = { NOTHING: 0, ALLOC: 1, FREE: 2, DONE: 3, FREE_DONE: 4, MAPPING: 5, OOM: 6 };
 
@@ -88,20 +88,20 @@ const Model = (() => {
   }
 
   function readLives(reader, count, end) {
-    const born = new Uint32Array(count);
-    const freed = new Uint32Array(count);
-    const died = new Uint32Array(count);
-    for (let i = 0, sum = 0; i < count; i++) born[i] = sum += reader.next();
+    const allocatedAt = new Uint32Array(count);
+    const freeRequestedAt = new Uint32Array(count);
+    const freedAt = new Uint32Array(count);
+    for (let i = 0, sum = 0; i < count; i++) allocatedAt[i] = sum += reader.next();
     for (let i = 0; i < count; i++) {
       const step = reader.next();
-      freed[i] = step === 0 ? end : born[i] + step - 1;
+      freeRequestedAt[i] = step === 0 ? end : allocatedAt[i] + step - 1;
     }
     for (let i = 0; i < count; i++) {
       const step = reader.next();
-      died[i] = step === 0 ? end : freed[i] + step - 1;
+      freedAt[i] = step === 0 ? end : freeRequestedAt[i] + step - 1;
     }
     return {
-      count, born, freed, died,
+      count, allocatedAt, freeRequestedAt, freedAt,
       address: reader.steps(new Float64Array(count)),
       bytes: reader.column(new Float64Array(count)),
       stream: reader.column(new Uint8Array(count)),
@@ -113,11 +113,11 @@ const Model = (() => {
   }
 
   function readSpans(reader, count) {
-    const born = reader.steps(new Uint32Array(count));
-    const died = reader.column(new Uint32Array(count));
-    for (let i = 0; i < count; i++) died[i] += born[i];
+    const mappedAt = reader.steps(new Uint32Array(count));
+    const unmappedAt = reader.column(new Uint32Array(count));
+    for (let i = 0; i < count; i++) unmappedAt[i] += mappedAt[i];
     const spans = {
-      count, born, died,
+      count, mappedAt, unmappedAt,
       address: reader.steps(new Float64Array(count)),
       bytes: reader.column(new Float64Array(count)),
       stream: reader.column(new Uint8Array(count)),
@@ -135,39 +135,39 @@ const Model = (() => {
     const life = new Int32Array(n + 2).fill(-1);
     const mapped = new Float64Array(n + 2);
     for (let i = 0; i < lives.count; i++) {
-      const born = lives.born[i];
-      const freed = lives.freed[i];
-      const died = lives.died[i];
-      if (born > 0) { kind[born] = KINDS.ALLOC; life[born] = i; }
-      if (freed > 0 && freed <= n) { kind[freed] = died === freed ? KINDS.FREE_DONE : KINDS.FREE; life[freed] = i; }
-      if (died <= n && died !== freed) { kind[died] = KINDS.DONE; life[died] = i; }
+      const allocatedAt = lives.allocatedAt[i];
+      const freeRequestedAt = lives.freeRequestedAt[i];
+      const freedAt = lives.freedAt[i];
+      if (allocatedAt > 0) { kind[allocatedAt] = KINDS.ALLOC; life[allocatedAt] = i; }
+      if (freeRequestedAt > 0 && freeRequestedAt <= n) { kind[freeRequestedAt] = freedAt === freeRequestedAt ? KINDS.FREE_DONE : KINDS.FREE; life[freeRequestedAt] = i; }
+      if (freedAt <= n && freedAt !== freeRequestedAt) { kind[freedAt] = KINDS.DONE; life[freedAt] = i; }
     }
     for (let i = 0; i < spans.count; i++) {
-      if (spans.born[i] > 0) { kind[spans.born[i]] = KINDS.MAPPING; mapped[spans.born[i]] += spans.bytes[i]; }
-      if (spans.died[i] <= n) { kind[spans.died[i]] = KINDS.MAPPING; mapped[spans.died[i]] -= spans.bytes[i]; }
+      if (spans.mappedAt[i] > 0) { kind[spans.mappedAt[i]] = KINDS.MAPPING; mapped[spans.mappedAt[i]] += spans.bytes[i]; }
+      if (spans.unmappedAt[i] <= n) { kind[spans.unmappedAt[i]] = KINDS.MAPPING; mapped[spans.unmappedAt[i]] -= spans.bytes[i]; }
     }
     for (const oom of model.ooms) kind[oom.moment] = KINDS.OOM;
     return { kind, life, mapped };
   }
 
-  function read(facts, base64) {
+  function read(summary, base64) {
     const reader = new Reader(decodeBase64(base64));
-    const n = facts.events;
-    const model = { facts, n, texts: facts.texts, time: readTimes(reader, n) };
-    model.summed = facts.summed > 0 ? reader.steps(new Float64Array(n + 1)) : null;
+    const n = summary.events;
+    const model = { summary, n, texts: summary.texts, time: readTimes(reader, n) };
+    model.summed = summary.summed > 0 ? reader.steps(new Float64Array(n + 1)) : null;
     model.frames = {
-      name: reader.column(new Uint32Array(facts.frames)),
-      file: reader.column(new Uint32Array(facts.frames)),
-      line: reader.column(new Float64Array(facts.frames)),
-      isModule: reader.column(new Uint8Array(facts.frames)),
+      name: reader.column(new Uint32Array(summary.frames)),
+      file: reader.column(new Uint32Array(summary.frames)),
+      line: reader.column(new Float64Array(summary.frames)),
+      isModule: reader.column(new Uint8Array(summary.frames)),
     };
-    model.stacks = readStacks(reader, facts.stacks);
-    model.pools = reader.column(new Float64Array(2 * facts.pools));
-    model.contexts = readContexts(reader, facts.contexts);
-    model.lives = readLives(reader, facts.lives, n + 1);
-    model.spans = readSpans(reader, facts.spans);
-    model.ooms = Array.from({ length: facts.ooms }, () => ({ moment: reader.next(), bytes: reader.next(), free: reader.next() }));
-    model.pages = Array.from({ length: facts.pages }, () => ({ address: reader.next(), bytes: reader.next(), reason: model.texts[reader.next()], registered: reader.next() }));
+    model.stacks = readStacks(reader, summary.stacks);
+    model.pools = reader.column(new Float64Array(2 * summary.pools));
+    model.contexts = readContexts(reader, summary.contexts);
+    model.lives = readLives(reader, summary.lives, n + 1);
+    model.spans = readSpans(reader, summary.spans);
+    model.ooms = Array.from({ length: summary.ooms }, () => ({ moment: reader.next(), bytes: reader.next(), free: reader.next() }));
+    model.pages = Array.from({ length: summary.pages }, () => ({ address: reader.next(), bytes: reader.next(), reason: model.texts[reader.next()], registered: reader.next() }));
     if (reader.at !== reader.bytes.length) throw new Error("the data of the page has an unexpected length");
     model.events = readEvents(model);
     model.hasTime = model.time[n + 1] > model.time[0];

@@ -131,16 +131,16 @@ const Pages = (() => {
     addEvents() {
       const { lives, spans, events, n } = this.model;
       const all = Array.from(spans.isClassic.keys());
-      const births = all.sort((a, b) => spans.born[a] - spans.born[b]);
-      const deaths = all.filter((i) => spans.isClassic[i]).sort((a, b) => spans.died[a] - spans.died[b]);
-      let born = 0;
-      let died = 0;
+      const byMapping = all.sort((a, b) => spans.mappedAt[a] - spans.mappedAt[b]);
+      const byUnmapping = all.filter((i) => spans.isClassic[i]).sort((a, b) => spans.unmappedAt[a] - spans.unmappedAt[b]);
+      let mapped = 0;
+      let unmapped = 0;
       const { ALLOC, DONE, FREE_DONE } = Model.KINDS;
-      for (; born < births.length && spans.born[births[born]] === 0; born++) this.map(births[born]);
-      for (let i = 0; i < lives.count && lives.born[i] === 0; i++) this.changeBlock(0, i, 1);
+      for (; mapped < byMapping.length && spans.mappedAt[byMapping[mapped]] === 0; mapped++) this.map(byMapping[mapped]);
+      for (let i = 0; i < lives.count && lives.allocatedAt[i] === 0; i++) this.changeBlock(0, i, 1);
       for (let m = 1; m <= n; m++) {
-        for (; died < deaths.length && spans.died[deaths[died]] === m; died++) this.setOwner(deaths[died], -1);
-        for (; born < births.length && spans.born[births[born]] === m; born++) this.map(births[born]);
+        for (; unmapped < byUnmapping.length && spans.unmappedAt[byUnmapping[unmapped]] === m; unmapped++) this.setOwner(byUnmapping[unmapped], -1);
+        for (; mapped < byMapping.length && spans.mappedAt[byMapping[mapped]] === m; mapped++) this.map(byMapping[mapped]);
         const kind = events.kind[m];
         if (kind === ALLOC) this.changeBlock(m, events.life[m], 1);
         else if (kind === DONE || kind === FREE_DONE) this.changeBlock(m, events.life[m], -1);
@@ -196,17 +196,17 @@ const Pages = (() => {
       const [mapped, allocated, pending, used] = Array.from({ length: 4 }, () => new Grid(width, height, bytesPerRow));
       const column = this.columnOf(edges, width);
       for (let i = 0; i < spans.count; i++)
-        mapped.add(this.addresses.of(spans.address[i]), spans.bytes[i], column(spans.born[i]), column(spans.died[i]));
+        mapped.add(this.addresses.of(spans.address[i]), spans.bytes[i], column(spans.mappedAt[i]), column(spans.unmappedAt[i]));
       const last = edges[width - 1];
-      for (let i = 0; i < lives.count && lives.born[i] <= last; i++) {
-        const from = column(lives.born[i]);
-        const to = column(lives.died[i]);
+      for (let i = 0; i < lives.count && lives.allocatedAt[i] <= last; i++) {
+        const from = column(lives.allocatedAt[i]);
+        const to = column(lives.freedAt[i]);
         if (from >= to) continue;
         const at = this.addresses.of(lives.address[i]);
         const bytes = rounded(lives.bytes[i]);
-        const freed = column(lives.freed[i]);
-        allocated.add(at, bytes, from, freed);
-        pending.add(at, bytes, freed, to);
+        const freeRequested = column(lives.freeRequestedAt[i]);
+        allocated.add(at, bytes, from, freeRequested);
+        pending.add(at, bytes, freeRequested, to);
       }
       const changes = this.used;
       for (let i = 0; i < changes.count && changes.moment[i] <= last; i++)

@@ -50,14 +50,14 @@ const Pane = (() => {
     }
 
     bandOf(life, moment) {
-      return this.model.lives.freed[life] <= moment ? Sites.PENDING : this.sites.band[this.sites.ofLife[life]];
+      return this.model.lives.freeRequestedAt[life] <= moment ? Sites.PENDING : this.sites.band[this.sites.ofLife[life]];
     }
 
     // --- Elements. ---
 
     build(root) {
       this.root = make(root, "section", { className: "pane", tabIndex: 0 });
-      make(this.root, "h2", { textContent: this.model.facts.name });
+      make(this.root, "h2", { textContent: this.model.summary.name });
       make(this.root, "div", { className: "figures", textContent: Details.file(this) });
       this.heading = make(this.root, "h3", { textContent: this.timelineHeading() });
       this.timeline = make(this.root, "canvas", { className: "timeline" });

@@ -37,8 +37,8 @@ const Search = (() => {
     let best = -1;
     for (let i = 0; i < lives.count; i++) {
       if (!search.found[i]) continue;
-      if (step > 0 && lives.born[i] > moment) return i;
-      if (step < 0 && lives.born[i] < moment) best = i;
+      if (step > 0 && lives.allocatedAt[i] > moment) return i;
+      if (step < 0 && lives.allocatedAt[i] < moment) best = i;
     }
     return best;
   }

@@ -37,10 +37,10 @@ const Series = (() => {
     computeFirst(model, sites) {
       const first = new Float64Array(VALUES);
       const { lives, spans } = model;
-      for (let i = 0; i < lives.count && lives.born[i] === 0; i++)
-        first[lives.freed[i] === 0 ? Sites.PENDING : sites.band[sites.ofLife[i]]] += lives.bytes[i];
+      for (let i = 0; i < lives.count && lives.allocatedAt[i] === 0; i++)
+        first[lives.freeRequestedAt[i] === 0 ? Sites.PENDING : sites.band[sites.ofLife[i]]] += lives.bytes[i];
       if (model.summed) first[Sites.OTHERS] += model.summed[0];
-      for (let i = 0; i < spans.count; i++) if (spans.born[i] === 0) first[RESERVED] += spans.bytes[i];
+      for (let i = 0; i < spans.count; i++) if (spans.mappedAt[i] === 0) first[RESERVED] += spans.bytes[i];
       return first;
     }
 

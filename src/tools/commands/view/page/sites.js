@@ -58,10 +58,10 @@ const Sites = (() => {
 
   function findCallSites(model, names) {
     const number = (name) => names.number(name);
-    const ofStack = new Int32Array(model.facts.stacks).fill(-1);
+    const ofStack = new Int32Array(model.summary.stacks).fill(-1);
     for (let stack = 1; stack < ofStack.length; stack++) {
       const site = model.stacks.site[stack];
-      if (site > 0) ofStack[stack] = number(model.facts.sites[site]);
+      if (site > 0) ofStack[stack] = number(model.summary.sites[site]);
     }
     const unknown = number("(no stack)");
     const lives = model.lives;
@@ -81,7 +81,7 @@ const Sites = (() => {
 
   function rank(lives, ofLife, count) {
     const weight = new Float64Array(count);
-    for (let i = 0; i < lives.count; i++) weight[ofLife[i]] += lives.bytes[i] * (lives.freed[i] - lives.born[i] + 1);
+    for (let i = 0; i < lives.count; i++) weight[ofLife[i]] += lives.bytes[i] * (lives.freeRequestedAt[i] - lives.allocatedAt[i] + 1);
     const order = Array.from(weight.keys()).filter((site) => weight[site] > 0).sort((a, b) => weight[b] - weight[a]);
     const band = new Uint8Array(count).fill(OTHERS);
     order.slice(0, BANDS).forEach((site, at) => { band[site] = at; });

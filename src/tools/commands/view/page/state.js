@@ -24,11 +24,11 @@ const State = (() => {
       const { lives, spans } = this.model;
       const state = { moment, lives: [], spans: [], allocated: 0, pending: 0, allocatedBlocks: 0, pendingBlocks: 0, reserved: 0 };
       for (const i of this.spans)
-        if (spans.born[i] <= moment && moment < spans.died[i]) { state.spans.push(i); state.reserved += spans.bytes[i]; }
+        if (spans.mappedAt[i] <= moment && moment < spans.unmappedAt[i]) { state.spans.push(i); state.reserved += spans.bytes[i]; }
       for (const i of this.lives) {
-        if (lives.born[i] > moment || moment >= lives.died[i]) continue;
+        if (lives.allocatedAt[i] > moment || moment >= lives.freedAt[i]) continue;
         state.lives.push(i);
-        if (lives.freed[i] <= moment) { state.pending += lives.bytes[i]; state.pendingBlocks++; }
+        if (lives.freeRequestedAt[i] <= moment) { state.pending += lives.bytes[i]; state.pendingBlocks++; }
         else { state.allocated += lives.bytes[i]; state.allocatedBlocks++; }
       }
       this.placeSpans(state);
