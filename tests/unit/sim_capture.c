@@ -69,6 +69,7 @@ static void expect_end(CUstream stream, CUresult expected)
 static void expect_invalidated(CUstream stream)
 {
     assert_int_equal(status_of(stream), INVALID);
+    assert_int_equal(xseg_sim_launch(stream, 1), XSEG_ERR_ARGUMENT);
     expect_end(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 

@@ -760,6 +760,34 @@ SIM_TEST(a_query_does_not_wait_for_a_host_function)
     ASSERT_OK(cuStreamDestroy(gate.stream));
 }
 
+/* A gate that is open. */
+static void synchronize_after_reset(void)
+{
+    struct gate gate = {.is_open = true, .lock = PTHREAD_MUTEX_INITIALIZER};
+
+    (void)alarm(60);
+    assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
+    ASSERT_OK(cuInit(0));
+    (void)enter(0);
+    gate.stream = new_stream();
+    ASSERT_OK(cuLaunchHostFunc(gate.stream, pass_gate, &gate));
+    ASSERT_OK(cuStreamSynchronize(gate.stream));
+    assert_true(gate.has_passed);
+}
+
+SIM_TEST(forked_child_does_not_wait_for_a_host_function_of_the_parent)
+{
+    struct gate gate = {new_stream(), PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER};
+    pthread_t runner = start_gate(&gate);
+    char output[1024];
+
+    const int status =
+        child_run_without_argument(synchronize_after_reset, output, sizeof(output));
+    (void)open_gate(&gate);
+    assert_int_equal(pthread_join(runner, NULL), 0);
+    assert_int_equal(status, 0);
+}
+
 SIM_TEST(random_timed_work_completes_on_time)
 {
     enum { STREAMS = 3, EVENTS = 8 };

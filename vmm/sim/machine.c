@@ -135,6 +135,9 @@ void sim_machine_start(const struct sim_config *config)
     sim_machine.now = sim_machine.driver_time = 0;
     sim_machine.config = *config;
     sim_machine.tail_state = config->tail_seed;
+    /* A forked child has no thread that runs a host function. */
+    if (sim_machine.forked)
+        sim_machine.completions.is_running = false;
     sim_machine.forked = false;
     sim_machine.shared = config->shared;
     sim_machine.current_call = NULL;

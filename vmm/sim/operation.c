@@ -532,6 +532,8 @@ static CUresult submit_kernel(const char *name, struct CUstream_st *handle, uint
     struct sim_stream *stream;
     CUresult result = sim_stream_find(handle, false, &stream);
 
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_check_enqueue(stream);
     if (result != CUDA_SUCCESS)
         return result;
     sim_machine.current_call = name;
