@@ -55,6 +55,11 @@ def case_out_of_memory():
     expect(len(seen) == 1 and seen[0][0] == 0 and seen[0][1] == 1 << 50, seen)
     expect(torch.cuda.memory_stats()["num_ooms"] == 1, "num_ooms")
     expect(small.numel() == MIB and byte_tensor(1) is not None, "the next allocation succeeds")
+    # A rejected request of another caller does not change the message of the next request.
+    torch.cuda.memory._set_allocator_settings("throw_on_cudamalloc_oom:True")
+    expect_error(xseg.Error, "", lambda: xseg.torch.allocator().allocate(1 << 50))
+    torch.cuda.memory._set_allocator_settings("throw_on_cudamalloc_oom:False")
+    expect_error(torch.OutOfMemoryError, "Tried to allocate 1048576.00 GiB", lambda: byte_tensor(1 << 30))
 
 
 def case_more_than_one_eb():

@@ -91,7 +91,8 @@ void StoredException::rethrow() const
 static thread_local struct {
     uint64_t bytes, segment_bytes;
     StoredException exception;
-    bool is_new; /* the exception was thrown before record_failure() recorded the request */
+    bool is_new;      /* the exception was thrown before record_failure() recorded the request */
+    bool is_rejected; /* the request was rejected (throw_on_cudamalloc_oom) */
 } last_failed;
 
 void record_failure(const struct xseg_oom_info *info)
@@ -99,9 +100,15 @@ void record_failure(const struct xseg_oom_info *info)
     if (last_failed.bytes != info->bytes && !last_failed.is_new) {
         last_failed.exception = StoredException();
     }
-    last_failed.is_new = false;
+    last_failed.is_new = last_failed.is_rejected = false;
     last_failed.bytes = info->bytes;
     last_failed.segment_bytes = info->segment_bytes;
+}
+
+void record_rejection(const struct xseg_oom_info *info)
+{
+    record_failure(info);
+    last_failed.is_rejected = true;
 }
 
 void store_current_exception()
@@ -121,15 +128,6 @@ static StoredException extract_exception(size_t bytes)
         return StoredException();
     }
     return exception;
-}
-
-/* The last failed request of the thread was rejected (throw_on_cudamalloc_oom). */
-static thread_local bool is_rejected;
-
-void record_rejection(const struct xseg_oom_info *info)
-{
-    record_failure(info);
-    is_rejected = true;
 }
 
 /* Device memory in bytes; 0 if the query fails. */
@@ -343,7 +341,7 @@ static std::string out_of_memory_message(struct xseg_allocator *library, xseg_st
     struct xseg_statistics statistics = {sizeof(statistics)};
     std::ostringstream message;
     message << "CUDA out of memory. ";
-    if (std::exchange(is_rejected, false)) {
+    if (std::exchange(last_failed.is_rejected, false)) {
         message << "Allocation was preemptively rejected because it would exceed "
                    "per_process_memory_fraction limit. "
                 << "Requested size: " << size_string(attempted_bytes(bytes))

@@ -80,32 +80,42 @@ bool is_capturing(const ForeignStream &stream)
     return status != cudaStreamCaptureStatusNone;
 }
 
+/* An event of the current device.  The driver frees the event of a destroyed object after its completion. */
+struct Event {
+    cudaEvent_t handle = nullptr;
+
+    Event()
+    {
+        C10_CUDA_CHECK(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming));
+    }
+    ~Event()
+    {
+        C10_CUDA_CHECK_WARN(cudaEventDestroy(handle));
+    }
+    Event(const Event &) = delete;
+    Event &operator=(const Event &) = delete;
+};
+
 /* Get whether a stream belongs to a device.  Only then an event of the device can be recorded on it. */
 bool has_stream(DeviceIndex device, cudaStream_t stream)
 {
     c10::cuda::CUDAGuard guard(device);
-    cudaEvent_t event = nullptr;
-    C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    cudaError_t error = cudaEventRecord(event, stream);
+    Event event;
+    cudaError_t error = cudaEventRecord(event.handle, stream);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
     }
-    C10_CUDA_CHECK_WARN(cudaEventDestroy(event));
     return error == cudaSuccess;
 }
 
 /* Make a proxy wait for the work that is queued on a stream. */
 void make_proxy_wait(cudaStream_t proxy, DeviceIndex device, const ForeignStream &stream)
 {
-    cudaEvent_t event = nullptr;
-    {
-        c10::cuda::CUDAGuard guard(stream.device);
-        C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-        C10_CUDA_CHECK(cudaEventRecord(event, stream.handle));
-    }
-    c10::cuda::CUDAGuard guard(device);
-    C10_CUDA_CHECK(cudaStreamWaitEvent(proxy, event, 0));
-    C10_CUDA_CHECK_WARN(cudaEventDestroy(event)); /* the driver frees it after its completion */
+    c10::cuda::CUDAGuard guard(stream.device);
+    Event event;
+    C10_CUDA_CHECK(cudaEventRecord(event.handle, stream.handle));
+    guard.set_index(device);
+    C10_CUDA_CHECK(cudaStreamWaitEvent(proxy, event.handle, 0));
 }
 
 } // namespace
