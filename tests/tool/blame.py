@@ -452,6 +452,9 @@ class Limits(BlameTest):
                                                    r"which the report omits; the file is inconsistent, or entries are "
                                                    r"missing\n")
                 self.assertTrue(completed.stdout)
+            for rank, contents in enumerate((small_program().snapshot(), snapshot)):
+                self.file(contents, f"ranks/rank{rank}.pickle")
+            self.assertIn("which the report omits", self.tool("blame", self.folder / "ranks", status=1).stderr)
 
     def test_repeated_entry_is_rejected(self):
         snapshot = small_program().snapshot()

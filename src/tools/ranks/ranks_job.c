@@ -150,21 +150,25 @@ json_t *ranks_run_json(const struct ranks_job *job, const char *verdict)
 }
 
 int ranks_run(const struct option_values *arguments,
-              bool (*print)(const struct ranks_job *job, const char *verdict), int if_differs)
+              bool (*print)(const struct ranks_job *job, const char *verdict), int if_differs,
+              int if_dropped)
 {
     struct ranks_job job;
     char *verdict;
-    bool success, differs;
+    bool success, differs, has_dropped;
 
     if (!ranks_job_open(&job, arguments))
         return COMMAND_ERROR;
     verdict = ranks_job_verdict(&job);
     success = verdict ? print(&job, verdict) : message_out_of_memory();
-    success = success && job.ranks.read == job.ranks.count && !job.has_dropped;
+    success = success && job.ranks.read == job.ranks.count;
+    has_dropped = job.has_dropped;
     differs = ranks_job_differs(&job);
     free(verdict);
     ranks_job_close(&job);
     if (!success)
         return COMMAND_ERROR;
+    if (has_dropped)
+        return if_dropped;
     return differs ? if_differs : COMMAND_SUCCESS;
 }

@@ -57,10 +57,12 @@ json_t *ranks_run_json(const struct ranks_job *job, const char *verdict);
  *
  * print:      the report of the command; returns false after a message on standard error.
  * if_differs: the exit status if the ranks, or the two jobs, differ.
+ * if_dropped: the exit status if blocks of a file are omitted.
  *
  * Returns: the exit status
  */
 int ranks_run(const struct option_values *arguments,
-              bool (*print)(const struct ranks_job *job, const char *verdict), int if_differs);
+              bool (*print)(const struct ranks_job *job, const char *verdict), int if_differs,
+              int if_dropped);
 
 #endif

@@ -50,7 +50,8 @@ bool simulator_open(void)
     library = open_library();
     if (library && resolve_functions(library))
         return true;
-    message_error("the simulated driver cannot be loaded: %s", dlerror());
+    const char *const reason = dlerror();
+    message_error("the simulated driver cannot be loaded: %s", reason ? reason : "its path is unknown");
     message_error("build and install " TOOLS_SIMULATOR
                   " (meson's option simulator), or use the driver of this "
                   "host with --driver cuda");

@@ -141,7 +141,7 @@ static bool print_ranks(const struct ranks_job *job, const char *verdict)
 int blame_ranks(const struct option_values *arguments)
 {
     if (!option_given(arguments, OPTION_FLAME))
-        return ranks_run(arguments, print_ranks, COMMAND_SUCCESS);
+        return ranks_run(arguments, print_ranks, COMMAND_SUCCESS, COMMAND_MISMATCH);
     (void)option_error("--flame", "requires a file instead of a folder");
     return COMMAND_ERROR;
 }

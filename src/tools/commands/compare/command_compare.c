@@ -245,7 +245,7 @@ static int command_compare_run(const struct option_values *arguments)
         comparing.sides[i].path = arguments->operands[i];
     }
     if (folders == arguments->operand_count)
-        return ranks_run(arguments, print_folders, COMMAND_MISMATCH);
+        return ranks_run(arguments, print_folders, COMMAND_MISMATCH, COMMAND_ERROR);
     if (folders > 0)
         message_error("takes two files, or one or two folders, but not a file and a folder");
     else if (arguments->operand_count == 1 && access(arguments->operands[0], F_OK) != 0)

@@ -240,7 +240,7 @@ const Pane = (() => {
     drawPages() {
       const { width, height } = this.prepare(this.pages);
       const inner = Math.max(1, Math.floor(width - Timeline.LEFT));
-      this.pagesImage = { canvas: this.map.draw(this.view.edges(inner), inner, Math.max(1, height - Timeline.FOOT)), from: this.view.from, to: this.view.to };
+      this.pagesImage = { canvas: this.map.draw(this.view.edges(inner), inner, Math.max(1, height - Timeline.FOOT)), from: this.view.from, to: this.view.to, byTime: this.view.byTime };
     }
 
     // Draw the last image, stretched to the current view; a new image follows after the last change of the view.
@@ -264,7 +264,7 @@ const Pane = (() => {
       this.drawPagesAxes(context, inner, foot);
       clearTimeout(this.redrawTimer);
       if (image.from !== from || image.to !== to || image.canvas.width !== inner || image.byTime !== this.view.byTime)
-        this.redrawTimer = setTimeout(() => { this.drawPages(); this.pagesImage.byTime = this.view.byTime; this.drawPagesStretched(); }, REDRAW_MS);
+        this.redrawTimer = setTimeout(() => { this.drawPages(); this.drawPagesStretched(); }, REDRAW_MS);
     }
 
     drawPagesAxes(context, inner, foot) {

@@ -163,7 +163,7 @@ const Series = (() => {
         const found = this.findPeak(m, end, total);
         if (found.active > best.active) best = found;
         total = found.end;
-        m = end === m ? m + 1 : end;
+        m = end;
         if (end === to) break;
       }
       return best;
