@@ -53,6 +53,14 @@ class Steps(gpu_pack.Packed):
         self.run_all("--driver", str(driver), "--out", str(self.out), status=1)
         self.assert_both_ran("the device after the step: fails")
 
+    def test_device_with_other_contents_fails(self):
+        """Without XSEG_SIM_BYTES, the simulated driver copies no bytes."""
+        for has_contents in (1, 0):
+            result = subprocess.run([self.folder / "bin/gpu-info", "--alive"], check=False, text=True, stdout=subprocess.PIPE,
+                                    env={"XSEG_DRIVER": self.folder / "lib/libxseg-sim.so.0", "XSEG_SIM_BYTES": str(has_contents)})
+            self.assertEqual((result.returncode, "device memory contains" in result.stdout),
+                             (0, False) if has_contents else (1, True), result.stdout)
+
     def assert_both_ran(self, difference):
         report = self.report()
         self.assertIn(difference, report.partition("## Steps")[0])
