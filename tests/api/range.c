@@ -1049,6 +1049,49 @@ TEST_ON(release_during_a_call_is_safe, open_devices(NULL))
     release(pending);
 }
 
+/* Sets a quota of a range in a notification. */
+struct quota_change {
+    struct xseg_range *range;
+    uint64_t bytes;
+    xseg_status status;
+    unsigned count;
+};
+
+static void set_quota_in_notification(void *context, const struct xseg_mapping *mapping)
+{
+    struct quota_change *change = context;
+
+    (void)mapping;
+    if (change->count++ == 0)
+        change->status = xseg_range_set_quota(change->range, change->bytes);
+}
+
+/* A quota that an observer sets while another change of the quota reclaims idle memory. */
+TEST_OF_RANGE(quota_of_an_observer_outlives_a_failed_change, open_devices("hard_limit_mb:32"))
+{
+    struct quota_change change = {range, 4 * PAGE, XSEG_OK, 0};
+    struct xseg_range *second_range = reserve(allocator);
+
+    /* The limit is 16 pages. */
+    assert_ok(xseg_range_set_quota(second_range, 10 * PAGE));
+    env_free(allocator, env_alloc(allocator, PAGE, NULL));
+    const uint64_t id =
+        env_observe(allocator, .on_unmap = set_quota_in_notification, .context = &change);
+    assert_error(xseg_range_set_quota(range, 7 * PAGE), LIMIT, "");
+    assert_true(change.count > 0);
+    assert_ok(change.status);
+    assert_int_equal(info(range).quota_bytes, 4 * PAGE);
+    /* An observer cannot set a quota that exceeds the limit either. */
+    change = (struct quota_change){range, 7 * PAGE, XSEG_OK, 0};
+    env_free(allocator, env_alloc(allocator, PAGE, NULL));
+    assert_ok(xseg_range_set_quota(range, 6 * PAGE));
+    assert_true(change.count > 0);
+    assert_int_equal(change.status, XSEG_ERR_LIMIT);
+    assert_int_equal(info(range).quota_bytes, 6 * PAGE);
+    assert_ok(xseg_observer_remove(allocator, id));
+    release(second_range);
+}
+
 /* The range is released in a notification while idle memory is reclaimed for its quota. */
 TEST_OF_RANGE(release_during_a_quota_change_is_safe, open_devices("hard_limit_mb:32"))
 {

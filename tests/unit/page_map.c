@@ -211,6 +211,17 @@ TEST_WITH(uncovered_gib_are_empty, set_up, tear_down)
         assert_null(xseg_page_map_find(&page_map, BASE + gib * XSEG_GIB + 4096));
 }
 
+/* The driver may return any address to a classic segment, whose starts are populated before it is inserted. */
+TEST_WITH(addresses_beyond_the_map_are_rejected, set_up, tear_down)
+{
+    struct xseg_extent extent = classic(UINT64_C(1) << XSEG_PAGE_MAP_ADDRESS_BITS, 2 * XSEG_MIB);
+
+    extent.has_starts = true;
+    assert_false(xseg_page_map_populate(&page_map, &extent, 0, 2 * XSEG_MIB));
+    assert_false(xseg_page_map_insert(&page_map, &extent));
+    assert_null(xseg_page_map_find(&page_map, extent.segment.base));
+}
+
 /* Slots of other arenas are ignored, including those of an earlier arena at the address. */
 TEST_WITH(a_slot_is_of_one_arena, set_up, tear_down)
 {

@@ -149,6 +149,8 @@ static struct xseg_page_map_leaf *allocate_leaf(struct xseg_page_map *page_map)
 static bool ensure_leaves(struct xseg_page_map *page_map, uint64_t first, uint64_t last)
 {
     XSEG_ASSERT(first <= last && last < XSEG_PAGE_MAP_ROOTS);
+    page_map->first = xseg_min(page_map->first, first);
+    page_map->end = xseg_max(page_map->end, last + 1);
     for (uint64_t gib = first; gib <= last; gib++) {
         const uintptr_t entry = load_entry(page_map, gib);
 
@@ -257,6 +259,8 @@ bool xseg_page_map_populate(struct xseg_page_map *page_map, struct xseg_extent *
     /* The insertion of a classic extent creates its leaves, which contain its slots. */
     if (!extent->has_starts && !xseg_extent_is_expandable(extent))
         return true;
+    if (last >> XSEG_PAGE_MAP_ADDRESS_BITS != 0)
+        return false;
     xseg_mutex_lock(&page_map->lock);
     const bool is_populated = ensure_leaves(page_map, first >> 30, last >> 30) &&
                               (!extent->has_starts || ensure_start_tables(page_map, first, last));

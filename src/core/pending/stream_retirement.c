@@ -63,10 +63,11 @@ xseg_status xseg_stream_retirement_begin(struct xseg_device *device, xseg_stream
         xseg_streams_mark_retired(&device->streams, stream);
     else if (xseg_stream_is_known(stream))
         status = retire_stream(device, stream);
-    xseg_biased_lock_unlock(&device->pending->lock);
-    xseg_mutex_unlock(&device->memory_lock);
+    /* Before the unlock: another thread may complete the retirement and reuse the entry for another handle. */
     if (!xseg_stream_is_known(stream))
         xseg_stream_cache_drop(&device->allocator->stream_cache, stream);
+    xseg_biased_lock_unlock(&device->pending->lock);
+    xseg_mutex_unlock(&device->memory_lock);
     return status;
 }
 

@@ -683,29 +683,39 @@ static xseg_status fail_quota(const struct xseg_device *device, uint64_t bytes)
         limit == device->free_limit ? "; device_free_min_mb leaves no more" : "");
 }
 
-static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
+/* Set a quota if the quotas of all ranges are within the limits; otherwise keep the previous quota. */
+static xseg_status try_range_quota(struct xseg_range *range, uint64_t bytes, bool *is_within)
 {
     struct xseg_device *device = range->device;
     struct xseg_elastic *elastic = &range->state->elastic;
     const uint64_t old_quota = elastic->quota;
-    bool is_within = bytes <= old_quota;
 
     elastic->quota = bytes;
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->unused_quota);
-    xseg_status status = is_within ? XSEG_OK : check_quotas(device, &is_within);
-    if (status == XSEG_OK && !is_within && !xseg_pending_captures(device->pending)) {
-        status = xseg_trim_all(device, false);
-        /* An observer that ran during the trim may have released the range. */
-        if (range->state == NULL)
-            return xseg_range_check_handle(range);
-        if (status == XSEG_OK)
-            status = check_quotas(device, &is_within);
-    }
-    if (is_within)
+    *is_within = bytes <= old_quota;
+    const xseg_status status = *is_within ? XSEG_OK : check_quotas(device, is_within);
+    if (*is_within)
         return XSEG_OK;
     elastic->quota = old_quota;
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->unused_quota);
-    return status == XSEG_OK ? fail_quota(device, bytes) : status;
+    return status;
+}
+
+static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
+{
+    struct xseg_device *device = range->device;
+    bool is_within;
+    xseg_status status = try_range_quota(range, bytes, &is_within);
+
+    if (status == XSEG_OK && !is_within && !xseg_pending_captures(device->pending)) {
+        status = xseg_trim_all(device, false);
+        /* An observer that ran during the trim may have released the range, or set its quota. */
+        if (range->state == NULL)
+            return xseg_range_check_handle(range);
+        if (status == XSEG_OK)
+            status = try_range_quota(range, bytes, &is_within);
+    }
+    return status == XSEG_OK && !is_within ? fail_quota(device, bytes) : status;
 }
 
 xseg_status xseg_ranges_set_quota(struct xseg_range *range, uint64_t bytes)
