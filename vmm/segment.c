@@ -541,8 +541,8 @@ xseg_status xseg_segment_retry_unknown(struct xseg_segment *segment, uint32_t fi
     bool is_known = true;
 
     for (uint32_t page = first; segment->unknown != 0 && page < first + count; page++) {
-        if (segment->state[page] != XSEG_PAGE_UNKNOWN)
-            continue;
+        if (segment->state[page] != XSEG_PAGE_UNKNOWN || segment->length[page] == 0)
+            continue; /* not a page, or another granule of a page */
         const xseg_status status = xseg_segment_unmap_page(segment, page, &is_known);
         if (status == XSEG_OK)
             remove_unmapped_page(segment, page, false);

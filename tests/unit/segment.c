@@ -242,6 +242,19 @@ TEST(long_pages_are_used_where_they_fit)
     (void)tear_down(NULL);
 }
 
+TEST_WITH(failed_retry_unmaps_a_long_page_once, set_up_full_pages, tear_down)
+{
+    assert_ok(map(&segment, 0, FULL, false));
+    xseg_segment_mark_unknown(&segment, 0, FULL);
+    const uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
+    assert_ok(xseg_sim_fail("cuMemUnmap", 1, 999));
+    assert_int_equal(xseg_segment_retry_unknown(&segment, 0, FULL), XSEG_ERR_DRIVER);
+    assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 1);
+    assert_ok(xseg_segment_retry_unknown(&segment, 0, FULL));
+    assert_int_equal(segment.unknown, 0);
+    assert_int_equal(xseg_sim_used(0), 0);
+}
+
 TEST_WITH(cached_page_is_mapped_at_another_address, set_up_full_pages, tear_down)
 {
     assert_ok(map(&segment, 0, FULL + 2, false));
