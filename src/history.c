@@ -115,7 +115,7 @@ xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32_t stack,
     XSEG_ENTRY_REQUIRE(visit != NULL, "visit is NULL");
     const struct xseg_stack_depot *depot = xseg_history_store_depot(&allocator->history);
     if (depot == NULL || !xseg_stack_depot_get(depot, stack, &view))
-        return xseg_fail(XSEG_ERR_ARGUMENT, "unknown stack number, %" PRIu32, stack);
+        return xseg_fail(XSEG_ERR_ARGUMENT, "unknown stack ID, %" PRIu32, stack);
     for (uint32_t i = 0; i < view.count && xseg_stack_depot_frame(depot, stack, i, &resolved);
          i++) {
         const struct xseg_history_frame frame = {

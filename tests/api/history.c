@@ -115,16 +115,16 @@ TEST_ON(visitor_ends_the_iteration_over_a_stack, env_open("history:all"))
     unsigned count = 0;
 
     assert_error(xseg_history_stack(allocator, 1, end_iteration, &count), ARGUMENT,
-                 "unknown stack number, 1");
+                 "unknown stack ID, 1");
     assert_ok(xseg_config_set(allocator, "history_stacks:all"));
     free_here(allocator, alloc_here(allocator, 1000));
     HISTORY_LIST recorded = history_read(allocator, 0);
     assert_ok(xseg_history_stack(allocator, recorded.entry[1].stack, end_iteration, &count));
     assert_int_equal(count, 1);
     assert_error(xseg_history_stack(allocator, 0, end_iteration, &count), ARGUMENT,
-                 "unknown stack number, 0");
+                 "unknown stack ID, 0");
     assert_error(xseg_history_stack(allocator, UINT32_MAX, end_iteration, &count), ARGUMENT,
-                 "unknown stack number, 4294967295");
+                 "unknown stack ID, 4294967295");
     assert_int_equal(count, 1);
 }
 
@@ -965,7 +965,7 @@ TEST_ON(invalid_input_is_rejected, env_open_sim("history:all", .devices = 2))
     assert_error(xseg_history_stack(NULL, 1, fail_if_frame_visited, NULL), ARGUMENT, "NULL");
     assert_error(xseg_history_stack(allocator, 1, NULL, NULL), ARGUMENT, "visit");
     assert_error(xseg_history_stack(allocator, 1, fail_if_frame_visited, NULL), ARGUMENT,
-                 "unknown stack number, 1");
+                 "unknown stack ID, 1");
     assert_error(xseg_history_set_hook(NULL, NULL), ARGUMENT, "NULL");
     assert_error(xseg_history_set_hook(allocator, &hook), ARGUMENT, "gather");
     hook.gather = gather_unlocked;

@@ -256,7 +256,7 @@ bool fault_rollback_failed(void)
     char text[1024];
 
     (void)xseg_error_message(text, sizeof(text));
-    return strstr(text, "because the undo failed") != NULL;
+    return strstr(text, "because the rollback failed") != NULL;
 }
 
 void fault_record_stream(struct fault_env *env, void *ptr, xseg_stream stream)

@@ -73,11 +73,11 @@ class Modeled(gpu_pack.Packed):
             self.assertRegex(report, rf"\| {program.stem} \| .* equal \|")
 
     def test_missing_adapter_feature_skips_the_step_with_a_message(self):
-        self.run_step(start="if backend == 'xseg': sys.exit('xseg.torch._build.Refused: xseg.torch: no C++ compiler')", status=77)
+        self.run_step(start="if backend == 'xseg': sys.exit('xseg.torch._build.LoadError: xseg.torch: no C++ compiler')", status=77)
         self.assertIn("no C++ compiler", self.output.splitlines()[-1])
 
     def test_adapter_that_does_not_compile_is_a_failure(self):
-        _, differs = self.run_step(start="if backend == 'xseg': sys.exit('Refused: the adapter does not compile')", status=1)
+        _, differs = self.run_step(start="if backend == 'xseg': sys.exit('LoadError: the adapter does not compile')", status=1)
         self.assertIn("does not compile", differs)
 
     def test_wrong_allocator_is_a_failure(self):

@@ -302,8 +302,8 @@ class UntrustedFiles(TopTest):
             descriptor = os.memfd_create("xseg-top")
             os.write(descriptor, data)
             (report,) = read_published(os.getpid())
-            self.assertIn(message, report["problem"])
-            self.assertIn(report["problem"], top("--once", "--pid", os.getpid()).stdout)
+            self.assertIn(message, report["error"])
+            self.assertIn(report["error"], top("--once", "--pid", os.getpid()).stdout)
             os.close(descriptor)
 
     def test_documentation_lists_all_json_keys(self):

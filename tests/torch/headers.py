@@ -119,7 +119,7 @@ class Compiles(unittest.TestCase):
                      "[[nodiscard]] virtual auto newMethod(/* ; */ char mark = '}') -> decltype(1) = 0; // = {}",
                      "C10_DEPRECATED_MESSAGE(\"no\")\n virtual DEPRECATED(1) std::map<int, std::map<int, std::vector<int>>> newMethod()=0;"):
             with self.subTest(line=line), tempfile.TemporaryDirectory() as folder:
-                with unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=folder), self.assertRaises(self.build.Refused) as error:
+                with unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=folder), self.assertRaises(self.build.LoadError) as error:
                     self.build.load(self.copy_headers(folder, f"  {line}\n"), "99.0", True)
                 self.assertIn("does not implement allocator methods of this version of PyTorch, newMethod; install a newer xseg",
                               str(error.exception))

@@ -421,9 +421,9 @@ static bool audit_totals(struct xseg_device *device, const struct device_audit *
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
 
     XSEG_INVARIANT(violation, "DEVICE-1", reserved == audit->reserved,
-                   "reserved says %" PRIu64 ", arenas %" PRIu64, reserved, audit->reserved);
+                   "reserved is %" PRIu64 ", arenas %" PRIu64, reserved, audit->reserved);
     XSEG_INVARIANT(violation, "DEVICE-2", evicted == audit->evicted,
-                   "away says %" PRIu64 ", arenas %" PRIu64, evicted, audit->evicted);
+                   "evicted is %" PRIu64 ", arenas %" PRIu64, evicted, audit->evicted);
     return xseg_totals_audit(&device->totals, violation) &&
            xseg_page_cache_audit(&device->page_cache, violation) &&
            xseg_unreleased_audit(&device->unreleased, violation);

@@ -476,7 +476,7 @@ static xseg_status roll_back_unmap(struct xseg_pool *pool, struct xseg_contents 
     pool->contents = contents;
     settle_transition(pool, XSEG_POOL_PAUSED);
     return xseg_fail(status,
-                     "%s; pool %s is paused with its contents because the undo failed, resume it",
+                     "%s; pool %s is paused with its contents because the rollback failed, resume it",
                      reason, xseg_pool_label(pool));
 }
 

@@ -97,7 +97,7 @@ static xseg_status roll_back_access(struct xseg_device *owner, struct xseg_conte
         is_undone = xseg_driver_disable_peer(&owner->context, peer) == XSEG_OK && is_undone;
     return xseg_fail(status, "%s; device %d %s", reason, peer->ordinal,
                      is_undone ? "has the same access as before"
-                               : "keeps access to some memory because the undo failed");
+                               : "keeps access to some memory because the rollback failed");
 }
 
 static xseg_status add_peer(struct xseg_device *owner, struct xseg_context *peer)

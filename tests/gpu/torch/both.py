@@ -115,7 +115,7 @@ class Runner:
             self.start("xseg", "pass")
         except Failed as error:
             # The message of xseg contains the missing requirement: a compiler, or headers.
-            if "Refused:" in str(error) and "does not compile" not in str(error):
+            if "LoadError:" in str(error) and "does not compile" not in str(error):
                 print(error)
                 sys.exit(SKIPPED)
 

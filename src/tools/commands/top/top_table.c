@@ -434,7 +434,7 @@ static json_t *publisher_json(const struct publisher *publisher)
     if (publisher->error) {
         json_decref(devices);
         return json_pack("{s:I, s:o, s:s}", "pid", (json_int_t)publisher->pid, "command",
-                         text_json(publisher->command), "problem", publisher->error);
+                         text_json(publisher->command), "error", publisher->error);
     }
     for (uint32_t i = 0; i < publisher->sample.device_count; i++)
         output_json_add(&devices, device_json(publisher, &publisher->sample.devices[i]));

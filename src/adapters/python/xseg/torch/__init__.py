@@ -40,9 +40,9 @@ from xseg._errors import ArgumentError, Error, PausedError, UnsupportedError
 from xseg._pool import Pool
 from xseg._streams import Handle, handle
 from xseg.torch import _build, _compiled
-from xseg.torch._build import Refused
+from xseg.torch._build import LoadError
 
-__all__ = ["Range", "Refused", "allocator", "doctor", "info", "pause", "paused", "pin", "pool", "range", "registered", "resume", "suspended",
+__all__ = ["Range", "LoadError", "allocator", "doctor", "info", "pause", "paused", "pin", "pool", "range", "registered", "resume", "suspended",
            "tag", "tags", "unpin"]
 
 MESSAGE_BYTES = 4096
@@ -140,16 +140,16 @@ def _check_process() -> None:
     """Check the process before the adapter is built."""
     _library.load()
     if torch.version.cuda is None:
-        raise Refused(f"xseg.torch: PyTorch was built without CUDA, version {torch.__version__}; install a build with CUDA")
+        raise LoadError(f"xseg.torch: PyTorch was built without CUDA, version {torch.__version__}; install a build with CUDA")
     if torch.cuda.is_initialized() and torch.cuda.get_allocator_backend() != "xseg":
-        raise Refused("xseg.torch: CUDA is already initialized with PyTorch's own allocator; import xseg.torch right after torch, "
+        raise LoadError("xseg.torch: CUDA is already initialized with PyTorch's own allocator; import xseg.torch right after torch, "
                       "or set XSEG_TORCH=1 in the environment")
     driver = os.environ.get("XSEG_DRIVER")
     if driver:
         try:
             ctypes.CDLL(driver)
         except OSError as error:
-            raise Refused(f"XSEG_DRIVER: cannot load the driver, {error}; unset XSEG_DRIVER to use libcuda.so.1") from error
+            raise LoadError(f"XSEG_DRIVER: cannot load the driver, {error}; unset XSEG_DRIVER to use libcuda.so.1") from error
 
 
 def _original(name: str) -> Any:
@@ -236,7 +236,7 @@ def _uncovered() -> List[str]:
 
 _TORCH = pathlib.Path(torch.__file__).resolve().parent
 _ADAPTER = _install()
-_call(Refused, "xseg_torch_install")
+_call(LoadError, "xseg_torch_install")
 _check_variables()
 _replace_settings_functions()
 _lock = threading.Lock()

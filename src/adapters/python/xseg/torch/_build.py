@@ -47,11 +47,11 @@ COVERED = frozenset("""
 """.split())
 
 
-class Refused(ImportError):
+class LoadError(ImportError):
     """xseg cannot be PyTorch's allocator in this process; the message contains the reason and what to do."""
 
 
-class Killed(Refused):
+class Killed(LoadError):
     """A signal terminated the compiler; a retry may succeed."""
 
 
@@ -64,14 +64,14 @@ def sources() -> pathlib.Path:
     for folder in (HERE / "src", *(parent / "src/adapters/torch" for parent in HERE.parents[:6])):
         if (folder / "all.cpp").exists():
             return folder
-    raise Refused(f"xseg.torch: adapter sources not found for the package, {HERE}; reinstall the wheel of xseg")
+    raise LoadError(f"xseg.torch: adapter sources not found for the package, {HERE}; reinstall the wheel of xseg")
 
 
 def headers(torch_folder: pathlib.Path) -> Tuple[pathlib.Path, pathlib.Path]:
     """Get the folders of PyTorch's headers and of the headers of the CUDA runtime."""
     own = torch_folder / "include"
     if not (own / "c10/cuda/CUDACachingAllocator.h").exists():
-        raise Refused(f"xseg.torch: PyTorch headers not found, {own}; install PyTorch from a wheel")
+        raise LoadError(f"xseg.torch: PyTorch headers not found, {own}; install PyTorch from a wheel")
     cuda_home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     # PyTorch's packages have headers of its CUDA version; the toolkit of the environment may have another version.
     folders = sorted(torch_folder.parent.glob("nvidia/cu[0-9]*/include"))
@@ -81,7 +81,7 @@ def headers(torch_folder: pathlib.Path) -> Tuple[pathlib.Path, pathlib.Path]:
     for folder in folders:
         if (folder / "cuda_runtime_api.h").exists():
             return own, folder
-    raise Refused(f"xseg.torch: cuda_runtime_api.h not found, searched {', '.join(map(str, folders))}; install the package "
+    raise LoadError(f"xseg.torch: cuda_runtime_api.h not found, searched {', '.join(map(str, folders))}; install the package "
                   "nvidia-cuda-runtime of PyTorch's CUDA version, or set CUDA_HOME to a CUDA toolkit")
 
 
@@ -122,7 +122,7 @@ def methods(include: pathlib.Path) -> List[Tuple[str, bool]]:
                 if name:
                     found.append((name[1], bool(re.search(r"=\s*0\s*;", plain))))
         elif kind == "CUDAAllocator":
-            raise Refused(f"xseg.torch: unsupported version of PyTorch, no class {kind} in {include / file}; install a newer xseg")
+            raise LoadError(f"xseg.torch: unsupported version of PyTorch, no class {kind} in {include / file}; install a newer xseg")
     return found
 
 
@@ -131,7 +131,7 @@ def uncovered(include: pathlib.Path) -> List[str]:
     unknown = [(name, is_needed) for name, is_needed in methods(include) if name not in COVERED]
     needed = sorted({name for name, is_needed in unknown if is_needed})
     if needed:
-        raise Refused(f"xseg.torch: xseg {_structs.VERSION} does not implement allocator methods of this version of PyTorch, "
+        raise LoadError(f"xseg.torch: xseg {_structs.VERSION} does not implement allocator methods of this version of PyTorch, "
                       f"{', '.join(needed)}; install a newer xseg")
     return sorted({name for name, _ in unknown})
 
@@ -143,11 +143,11 @@ def compiler() -> List[str]:
         command = shlex.split(configured)
         if command and shutil.which(command[0]):
             return command
-        raise Refused(f"CXX: compiler not found, {configured}; set CXX to an installed compiler, or unset it")
+        raise LoadError(f"CXX: compiler not found, {configured}; set CXX to an installed compiler, or unset it")
     for name in COMPILERS:
         if shutil.which(name):
             return [name]
-    raise Refused("xseg.torch: no C++ compiler to build the adapter for the installed PyTorch; install one (Debian, Ubuntu: apt "
+    raise LoadError("xseg.torch: no C++ compiler to build the adapter for the installed PyTorch; install one (Debian, Ubuntu: apt "
                   "install g++), set CXX, or use libxseg-torch.so, which needs no compiler")
 
 
@@ -163,7 +163,7 @@ def cache() -> pathlib.Path:
         if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o002:
             raise PermissionError(f"{folder} belongs to another user, or other users can write to it")
     except OSError as error:
-        raise Refused(f"xseg.torch: cannot store the adapter, {error}; set XDG_CACHE_HOME to a writable folder") from error
+        raise LoadError(f"xseg.torch: cannot store the adapter, {error}; set XDG_CACHE_HOME to a writable folder") from error
     return folder
 
 
@@ -245,7 +245,7 @@ def run_compiler(words: List[str]) -> "subprocess.CompletedProcess[str]":
 
 
 def check_compiled(process: "subprocess.CompletedProcess[str]", torch_folder: pathlib.Path) -> None:
-    """Raise Refused if the compiler failed."""
+    """Raise LoadError if the compiler failed."""
     if process.returncode == 0:
         return
     # The compiler driver reports signals of its child processes in its own format.
@@ -255,7 +255,7 @@ def check_compiled(process: "subprocess.CompletedProcess[str]", torch_folder: pa
         raise Killed(f"xseg.torch: compiler of the adapter was killed by a signal, {process.args[0]}, {signal_name}, usually because host memory "
                      "is low; retry when fewer programs run")
     first_error = next((line for line in process.stderr.splitlines() if "error" in line), process.stderr[:500])
-    raise Refused(f"xseg.torch: adapter does not compile with PyTorch's headers, {torch_folder}, {process.args[0]} returned "
+    raise LoadError(f"xseg.torch: adapter does not compile with PyTorch's headers, {torch_folder}, {process.args[0]} returned "
                   f"{process.returncode}: {first_error.strip()}; set CXX to a compiler that supports C++20 (GCC 11, Clang 14), or use "
                   "libxseg-torch.so, which needs no compiler")
 
@@ -304,7 +304,7 @@ def raise_recent_failure(path: pathlib.Path, inputs: str) -> None:
     except (OSError, ValueError):
         return
     if failed_inputs == inputs and 0 <= seconds < FAILURE_SECONDS:
-        raise Refused(f"{message} (another process failed {seconds:.0f} s ago; the build is retried {FAILURE_SECONDS} s after a failure)")
+        raise LoadError(f"{message} (another process failed {seconds:.0f} s ago; the build is retried {FAILURE_SECONDS} s after a failure)")
 
 
 def build_and_open(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> ctypes.CDLL:
@@ -320,11 +320,11 @@ def build_and_open(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: boo
         try:
             return open_adapter(path)
         except OSError as error:
-            raise Refused(f"xseg.torch: cannot load the adapter that was built, {error}; set CXX to the compiler of the system's C++ "
+            raise LoadError(f"xseg.torch: cannot load the adapter that was built, {error}; set CXX to the compiler of the system's C++ "
                           "library") from error
     except Killed:
         raise
-    except Refused as error:
+    except LoadError as error:
         failure_file(path).write_text(f"{inputs}\n{error}", encoding="utf-8")
         raise
 
@@ -333,7 +333,7 @@ def load(torch_folder: pathlib.Path, version: str, is_cxx11: bool) -> ctypes.CDL
     """Load the adapter for a PyTorch from the cache, or build it.  A cached file that cannot be loaded is built again."""
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if number < OLDEST:
-        raise Refused(f"xseg.torch: unsupported version of PyTorch, {version}; install {'.'.join(map(str, OLDEST))} or newer")
+        raise LoadError(f"xseg.torch: unsupported version of PyTorch, {version}; install {'.'.join(map(str, OLDEST))} or newer")
     path = target(torch_folder, version, is_cxx11)
     if is_complete(path):
         with contextlib.suppress(OSError):
@@ -347,7 +347,7 @@ def load(torch_folder: pathlib.Path, version: str, is_cxx11: bool) -> ctypes.CDL
                     return open_adapter(path)
             return build_and_open(path, torch_folder, is_cxx11)
     except OSError as error:
-        raise Refused(f"xseg.torch: cannot store the adapter, {error}; set XDG_CACHE_HOME to a writable folder on a disk with free "
+        raise LoadError(f"xseg.torch: cannot store the adapter, {error}; set XDG_CACHE_HOME to a writable folder on a disk with free "
                       "space") from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt("xseg.torch: build of the adapter was interrupted; the next import builds it again") from None
