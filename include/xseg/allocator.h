@@ -288,8 +288,8 @@ XSEG_API xseg_status xseg_config_keys(const char *config, const char **source,
  *           most 200 us of driver time or releases one page.
  *       A miss creates and maps the missing pages, with one set-access per contiguous run, or calls cuMemAlloc once
  *       (classic).  With device_free_min_mb it also queries the free memory of the device (cuMemGetInfo), unless the
- *       page cache has the pages.  Under memory pressure the call may synchronize streams and release cached memory, except during a
- *       capture.
+ *       page cache has the pages.  Under memory pressure the call may synchronize streams and release cached memory, except
+ *       during a capture.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_alloc(struct xseg_allocator *allocator, int device,
                                                size_t bytes, xseg_stream stream, void **out);

@@ -25,7 +25,7 @@ uint64_t xseg_clock_coarse(const struct xseg_clock *clock);
 /* Precise enough to measure a driver call. */
 uint64_t xseg_clock_fine(const struct xseg_clock *clock);
 
-/* CLOCK_MONOTONIC, independent of the user's clock: for timeouts, and for times that processes share. */
+/* CLOCK_MONOTONIC, also if the application supplies a clock: for timeouts, and for times that processes share. */
 uint64_t xseg_clock_system(void);
 
 #endif

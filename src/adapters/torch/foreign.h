@@ -22,8 +22,8 @@ void record_foreign_use(void *ptr, DeviceIndex device, c10::cuda::CUDAStream str
 xseg_status allocate_foreign(struct xseg_allocator *library, size_t bytes, DeviceIndex device,
                              cudaStream_t stream, void **ptr);
 
-/** Before a block is freed, make its proxy streams wait.  Returns false if a stream is capturing; free_deferred() then frees the
- * block. */
+/** Before a block is freed, make its proxy streams wait.  Returns false if a stream is capturing; free_deferred() then frees
+ * the block. */
 bool wait_for_foreign(struct xseg_allocator *library, void *ptr);
 
 /** Free the blocks whose free was deferred, unless a stream is still capturing. */

@@ -3,8 +3,8 @@
  * Lock guard for locks of the adapter that are held during calls of the library.
  *
  * While a history is recorded, a call of the library records a call stack, for which PyTorch's recorder acquires Python's lock
- * (the GIL).  Another thread may hold the GIL and wait for the lock of the adapter.  To avoid this deadlock, a thread that holds
- * such a lock records no stacks.  Its calls concern pools and exports, whose stacks are not needed.
+ * (the GIL).  Another thread may hold the GIL and wait for the lock of the adapter.  To avoid this deadlock, a thread that
+ * holds such a lock records no stacks.  Its calls concern pools and exports, whose stacks are not needed.
  */
 #ifndef XSEG_ADAPTERS_TORCH_HELD_H
 #define XSEG_ADAPTERS_TORCH_HELD_H

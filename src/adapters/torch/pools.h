@@ -5,8 +5,8 @@
  * PyTorch counts references to a pool.  At zero the pool is released: it serves no more requests, and its entry is removed
  * after the library has released its memory.  The statistics of a pool remain under its ID after it is destroyed.
  *
- * A recursive lock guards the table.  Allocations and frees do not take it, except the last free of a released pool.  It is held
- * during calls of the library, which calls `on_destroy` without holding its locks.
+ * A recursive lock guards the table.  Allocations and frees do not take it, except the last free of a released pool.  It is
+ * held during calls of the library, which calls `on_destroy` without holding its locks.
  */
 #ifndef XSEG_ADAPTERS_TORCH_POOLS_H
 #define XSEG_ADAPTERS_TORCH_POOLS_H
@@ -35,8 +35,8 @@ struct xseg_pool *create_named_pool(Allocator *allocator, DeviceIndex device, Me
 /** Destroy the custom allocators of destroyed pools, unless the calling thread holds a lock of the adapter. */
 void free_destroyed_pools();
 
-/** Count a synchronization for each pool of an ID ({0, 0}: no pool) that was destroyed at its release, because it had no memory.
- * PyTorch synchronizes in the next empty_cache(), and then removes such pools. */
+/** Count a synchronization for each pool of an ID ({0, 0}: no pool) that was destroyed at its release, because it had no
+ * memory.  PyTorch synchronizes in the next empty_cache(), and then removes such pools. */
 void count_syncs_of_destroyed_pools(Allocator *allocator, MempoolId_t id);
 
 /** Trim the released pools of an ID on all devices. */

@@ -28,7 +28,8 @@ inline xseg_status close_export_if_any(struct xseg_allocator *library, void *ptr
 void attach_ipc(struct xseg_allocator *library);
 void detach_ipc(void);
 
-/** Get whether libxseg-ipc.so serves the library's memory, and the dynamic linker finds its functions before the CUDA runtime's. */
+/** Get whether libxseg-ipc.so serves the library's memory, and the dynamic linker finds its functions before the CUDA
+ * runtime's. */
 bool serves_ipc();
 
 /** Count the begin or the end of a capture on a device.  Imports that are released during a capture are closed afterwards. */

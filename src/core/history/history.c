@@ -695,7 +695,7 @@ static bool find_free(struct xseg_history *history, uint64_t address,
     return found;
 }
 
-/* Print the frames of the user's hook. */
+/* Print the frames that the application's hook captured. */
 static void print_hook_frames(const struct xseg_history_store *store, uint32_t frames,
                               struct xseg_strbuf *text)
 {

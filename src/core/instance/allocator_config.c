@@ -37,7 +37,7 @@ void xseg_allocator_log_unused_keys(struct xseg_allocator *allocator, uint64_t n
             xseg_config_has_effect(config, (enum xseg_config_key_id)key) ||
             !xseg_config_is_set(config, (enum xseg_config_key_id)key))
             continue;
-        /* A later call can set the fraction, so this key has a message of its own. */
+        /* A later call can set the fraction, so this key has a separate message. */
         if (key == XSEG_CONFIG_GARBAGE_COLLECTION)
             xseg_log_line(
                 &allocator->log, XSEG_LOG_WARNING,

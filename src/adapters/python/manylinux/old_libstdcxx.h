@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Included before an adapter, so that the output of GCC 12 runs with glibc 2.28 and the C++ library of GCC 7, as in manylinux_2_28.
- * Inline functions of GCC 12's headers use three newer symbols. */
+/* Included before an adapter, so that the output of GCC 12 runs with glibc 2.28 and the C++ library of GCC 7, as in
+ * manylinux_2_28.  Inline functions of GCC 12's headers use three newer symbols. */
 
 /* A variable of glibc 2.32: whether the process has only one thread.  Without it, reference counts are always atomic. */
 #define _SYS_SINGLE_THREADED_H

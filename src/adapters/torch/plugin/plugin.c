@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * libxseg-torch.so: the plug-in for torch.cuda.memory.CUDAPluggableAllocator.  It needs no compiler, and supports the functions of
- * that interface: allocations, frees, streams, graphs, limits.  docs/pytorch.md lists what is missing.
+ * libxseg-torch.so: the plug-in for torch.cuda.memory.CUDAPluggableAllocator.  It needs no compiler, and supports the functions
+ * of that interface: allocations, frees, streams, graphs, limits.  docs/pytorch.md lists what is missing.
  *
  * The process has one allocator, which is opened by the first allocation and never closed.
  *
@@ -196,8 +196,8 @@ static bool is_captured(xseg_stream stream)
 }
 
 /*
- * PyTorch's predicate is a C++ object, which C cannot call.  So the pool serves requests of the capturing thread, and requests on
- * captured streams of threads without a capture, such as that of backward().
+ * PyTorch's predicate is a C++ object, which C cannot call.  So the pool serves requests of the capturing thread, and requests
+ * on captured streams of threads without a capture, such as that of backward().
  */
 static bool route_accepts(void *context, xseg_stream stream)
 {

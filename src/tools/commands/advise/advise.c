@@ -115,8 +115,8 @@ static unsigned program_completion(const struct trial_results *results)
     return results->large.completes + 2u * results->completes_on_target;
 }
 
-/* Get the completeness of the replays with a candidate; larger is better.  A candidate with which a program replays fewer events
- * than with the current string ranks below all others. */
+/* Get the completeness of the replays with a candidate; larger is better.  A candidate with which a program replays fewer
+ * events than with the current string ranks below all others. */
 static unsigned completion_of(const struct search *search, size_t number)
 {
     const struct trial *trial = &search->list[number]->trial, *current = &search->list[0]->trial;

@@ -2,23 +2,23 @@
 /*
  * Advice: the best configuration for a program, or for several ranks of a job, found by replays.
  *
- * Two hill climbs, one with expandable segments and one without, start at the current configuration.  A step tries all values of
- * all keys (tuning.h) and keeps the best.  When no value is better, closer values are tried, and then keys that are not needed
- * are removed.  A candidate is better if, in this order, more of the program completes, the driver takes at most a little more
- * time than with the current string, and the peak on a large device is lower.
+ * Two hill climbs, one with expandable segments and one without, start at the current configuration.  A step tries all values
+ * of all keys (tuning.h) and keeps the best.  When no value is better, closer values are tried, and then keys that are not
+ * needed are removed.  A candidate is better if, in this order, more of the program completes, the driver takes at most a
+ * little more time than with the current string, and the peak on a large device is lower.
  *
  * The advised string is the one with the fewest changes among those whose peak is within 1 % of the lowest.  If that is the
  * current string, no configuration helps.
  *
- * Of several programs, the peak is the maximum of their peaks.  No program may take much more driver time, or get less far, than
- * with the current string.
+ * Of several programs, the peak is the maximum of their peaks.  No program may take much more driver time, or get less far,
+ * than with the current string.
  *
  * Terms:
  *   current  the configuration that is recorded in the file
- *   target   the device on which the program must complete: of --device-memory; or, of a snapshot with an out-of-memory error, the
- *            memory that could be reserved then; or of the file
- *   certain  the replay with the current string ends with the reserved bytes of the file (trace_notes.h); otherwise the file does
- *            not show which memory another configuration saves
+ *   target   the device on which the program must complete: of --device-memory; or, of a snapshot with an out-of-memory error,
+ *            the memory that could be reserved then; or of the file
+ *   certain  the replay with the current string ends with the reserved bytes of the file (trace_notes.h); otherwise the file
+ *            does not show which memory another configuration saves
  *   short    memory ran out: requests failed in the file, or a replay with the current string does not complete
  *
  * Locking: as for trials.h.

@@ -52,8 +52,8 @@ struct trial_results {
 struct trial {
     const char *config;
     struct trial_results results[TRIALS_PROGRAMS];
-    /* Of all programs: the conjunction of booleans, the maximum of bytes and times, the sum of counts.  peak_requested is that of
-     * the program with the largest peak_reserved, and oom_at is the minimum. */
+    /* Of all programs: the conjunction of booleans, the maximum of bytes and times, the sum of counts.  peak_requested is that
+     * of the program with the largest peak_reserved, and oom_at is the minimum. */
     struct trial_results combined;
 };
 

@@ -82,9 +82,9 @@ size_t tuning_close(const struct tuning *tuning, enum tuning_key key, unsigned r
 char *tuning_string(const struct tuning_base *base, const struct tuning *tuning);
 
 /*
- * Get the items of the base that PyTorch's own allocator also has, and the other items ("" if there are none).  The first function
- * always adds expandable_segments, because PyTorch has another default.  The caller owns the strings; NULL on host allocation
- * failure.
+ * Get the items of the base that PyTorch's own allocator also has, and the other items ("" if there are none).  The first
+ * function always adds expandable_segments, because PyTorch has another default.  The caller owns the strings; NULL on host
+ * allocation failure.
  */
 char *tuning_of_pytorch(const struct tuning_base *base);
 char *tuning_not_of_pytorch(const struct tuning_base *base);

@@ -10,8 +10,8 @@
  *   slice     an interval of time; the slices of a track are nested or disjoint
  *   interned  a string that is written once and then referred to by its ID
  *
- * A trace is one sequence of packets, so the IDs of interned strings are valid in the whole trace.  Only the current packet is in
- * host memory.
+ * A trace is one sequence of packets, so the IDs of interned strings are valid in the whole trace.  Only the current packet is
+ * in host memory.
  *
  * Locking: none; a trace belongs to one thread.
  */

@@ -4,9 +4,10 @@
  *
  * The model is fitted to the medians of the costs of one thread with an idle device:
  *
- *   per call   of cuMemSetAccess and cuMemUnmap: the intercept of a line through time over pages, from runs of pages in one call
- *   by size    the remaining time of one mapping is a line over MiB.  Its slope is the median of the slopes between any two sizes
- *              (Theil-Sen estimator), and its intercept is the median of the residuals, so an outlier has no effect
+ *   per call   of cuMemSetAccess and cuMemUnmap: the intercept of a line through time over pages, from runs of pages in one
+ *              call
+ *   by size    the remaining time of one mapping is a line over MiB.  Its slope is the median of the slopes between any two
+ *              sizes (Theil-Sen estimator), and its intercept is the median of the residuals, so an outlier has no effect
  *   minimum    the median of the smallest sizes, if a line through the others, at least three, then halves the total error
  *   constant   the median
  *

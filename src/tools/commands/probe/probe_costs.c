@@ -47,8 +47,8 @@ enum kind { RANGE, PAGE, RUN, EACH, ALLOC, OTHER };
 
 #define STAGES(array) (array), COUNT_OF(array)
 
-/* The groups in the order of measurement.  The weight is proportional to the time of a round, most of which is the work of a busy
- * device before each step. */
+/* The groups in the order of measurement.  The weight is proportional to the time of a round, most of which is the work of a
+ * busy device before each step. */
 static const struct group {
     enum kind kind;
     uint64_t bytes; /* of a page */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The costs of driver calls: by size, for single calls and for runs of pages, with an idle and a busy device, of the first and of
- * repeated calls, on one thread and on two.
+ * The costs of driver calls: by size, for single calls and for runs of pages, with an idle and a busy device, of the first and
+ * of repeated calls, on one thread and on two.
  *
  * Terms:
  *   cost   a call with a size, or a run of pages in one call or in one call for each page
@@ -50,8 +50,9 @@ struct probe_costs {
 /*
  * Measure all costs.
  *
- * A size that needs more than half of the free memory has no samples, and neither has a group for which no time remains.  A call
- * that fails is recorded and ends the samples of its group.  If the driver does not release memory, no more memory is allocated.
+ * A size that needs more than half of the free memory has no samples, and neither has a group for which no time remains.  A
+ * call that fails is recorded and ends the samples of its group.  If the driver does not release memory, no more memory is
+ * allocated.
  *
  * @param seconds  time limit; 0: unlimited, with PROBE_SAMPLES of each call
  * @param on_rows  called after each group with the index of its first cost; may be NULL

@@ -2,9 +2,9 @@
 /*
  * The report of `xseg probe` as text or JSON, and a table of all measurements for programs.
  *
- * The table has tab-separated columns, with their names in the first line, and a row for each measurement.  `when` is `repeated`,
- * `first` (of that size in the process) or `process` (of that call with any size; most of these are of the probe of two pages).
- * A dash is an unknown value.
+ * The table has tab-separated columns, with their names in the first line, and a row for each measurement.  `when` is
+ * `repeated`, `first` (of that size in the process) or `process` (of that call with any size; most of these are of the probe of
+ * two pages).  A dash is an unknown value.
  *
  * Locking: none.
  */

@@ -75,8 +75,8 @@ static bool read_expandable(void *context, const struct xseg_config_key *key)
     return true;
 }
 
-/* Add the effective value of expandable_segments to both variables of PyTorch.  A variable that is not set gets the value of the
- * other one, which PyTorch and xseg would otherwise ignore. */
+/* Add the effective value of expandable_segments to both variables of PyTorch.  A variable that is not set gets the value of
+ * the other one, which PyTorch and xseg would otherwise ignore. */
 static bool declare_expandable(void)
 {
     bool is_expandable = false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The recording of a device as intervals: the lifetimes of blocks, and the mapped memory.  The state at any event consists of the
- * intervals that contain it.
+ * The recording of a device as intervals: the lifetimes of blocks, and the mapped memory.  The state at any event consists of
+ * the intervals that contain it.
  *
  * Terms:
  *   moment  the number of an event, from 1; 0 is before the first event, event count + 1 is after the last

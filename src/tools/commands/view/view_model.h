@@ -13,7 +13,8 @@
  *   pools    two numbers
  *   contexts label, compiled region, step, stage: texts, 0 for none
  *   lives    allocated_at, less that of the previous life; free_requested_at - allocated_at + 1, or 0; freed_at -
- *            free_requested_at + 1, or 0; address, less that of the previous life (signed); bytes; stream; stack; stack of the free; pool; context
+ *            free_requested_at + 1, or 0; address, less that of the previous life (signed); bytes; stream; stack; stack of the
+ *            free; pool; context
  *   spans    mapped_at, less that of the previous span (signed); unmapped_at - mapped_at; address (as for lives); bytes;
  *            stream; pool; bytes of its pages, 0 for a classic segment
  *   ooms     moment, requested bytes, free bytes of the device
