@@ -170,6 +170,30 @@ TEST_ON(garbage_collection_releases_old_blocks,
     env_free(allocator, ptr, last);
 }
 
+TEST_ON(garbage_collection_releases_pages_of_old_blocks,
+        env_open_mib(1000, "expandable_segments:True,per_process_memory_fraction:0.5,"
+                           "garbage_collection_threshold:0.5"))
+{
+    void *old = env_alloc(allocator, 60 * MIB, NULL), *first = env_alloc(allocator, 20 * MIB, NULL);
+    void *young = env_alloc(allocator, 80 * MIB, NULL);
+    void *second = env_alloc(allocator, 20 * MIB, NULL), *ptr = NULL;
+
+    env_free(allocator, old);
+    for (unsigned i = 0; i < 10; i++) {
+        ptr = env_alloc(allocator, 100 * MIB, NULL);
+        env_free(allocator, ptr);
+    }
+    env_free(allocator, young);
+    ptr = env_alloc(allocator, 100 * MIB, NULL);
+    assert_int_equal(env_reserved(allocator), (60 + 20 + 80 + 20 + 100) * MIB);
+    void *last = env_alloc(allocator, 120 * MIB, NULL);
+    /* 280 MiB exceed 250 MiB, half of the limit: the pages of the old block are released, and the younger block is not. */
+    assert_int_equal(env_reserved(allocator), (20 + 80 + 20 + 100 + 120) * MIB);
+    assert_int_equal(env_block(allocator, young).state, XSEG_BLOCK_CACHED);
+    assert_error(xseg_free(allocator, old), NOT_ALLOCATED, "");
+    env_free(allocator, first, second, ptr, last);
+}
+
 /* The age of a cached block is the number of requests since its free, including requests that allocate from the driver. */
 TEST_ON(garbage_ages_by_requests,
         env_open_mib(1000, "expandable_segments:False,per_process_memory_fraction:0.5,"
@@ -346,11 +370,11 @@ TEST(segments_are_classic_without_addresses)
     struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = record_line,
                                    .log_context = lines};
     assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
-    /* The large segment has addresses, and the small segment has none. */
+    /* Segments reserve whole GiB: the large segment has addresses, and less than a GiB remains for the small segment. */
     void *large = env_alloc(allocator, 5 * MIB, NULL);
     assert_true(env_block(allocator, large).is_expandable);
     assert_string_equal(lines, "");
-    xseg_sim_set_external_addresses(GIB - 100 * MIB);
+    xseg_sim_set_external_addresses(MIB);
     void *small = env_alloc(allocator, 1000, NULL);
     assert_false(env_block(allocator, small).is_expandable);
     assert_non_null(strstr(lines, "out of virtual addresses for expandable segments"));

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Tests of output files after an interrupt, on a full disk and with a closed pipe: output_files.py TOOL SOURCE_ROOT."""
+import contextlib
 import fcntl
 import os
 import pathlib
 import pickle
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -192,11 +194,26 @@ class Space(OutputFileTest):
 
 
 class Pipes(OutputFileTest):
+    def open_full_pipe(self):
+        """Returns a descriptor that reads from the pipe, which is full: a writer waits in its first write."""
+        reader = os.open(self.pipe, os.O_RDONLY | os.O_NONBLOCK)
+        writer = os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, bytes(4096))
+        os.close(writer)
+        return reader
+
     def test_pipe_without_a_reader_is_reported(self):
         os.mkfifo(self.pipe)
         for arguments, data, _ in self.writers(str(self.pipe)):
+            reader = self.open_full_pipe()
             with self.subTest(arguments), self.start([*arguments, data], preexec_fn=default_pipe) as process:
-                os.close(os.open(self.pipe, os.O_RDONLY))
+                poll = select.poll()
+                poll.register(reader, 0)
+                while poll.poll(0) and process.poll() is None:  # POLLHUP: the tool has not opened the pipe
+                    time.sleep(0.01)
+                os.close(reader)
                 self.assertEqual(process.wait(), 2)
                 self.assertEqual(SELF_CHECKS.sub("", process.stderr.read()),
                                  f"xseg {arguments[0]}: {self.pipe} cannot be written: Broken pipe\n")

@@ -338,7 +338,7 @@ def case_time():
     """The CPU time that the plug-ins add to the import of torch: the hook, and the registration without an engine."""
     import _xseg_torch_hook as hook
     start = time.process_time()
-    hook.prepare()
+    hook.load_ipc()
     from xseg.engines import sglang, vllm
     sys.modules.update({"vllm.device_allocator.sleep_mode_backend": None, "vllm.device_allocator": None})
     vllm.register()

@@ -198,7 +198,7 @@ class Example(unittest.TestCase):
                 self.assertRegex(self.tool("blame", folder / name), re.escape(pathlib.Path(HERE).name) + r":\d+ program")
                 self.tool("replay", folder / name)
                 self.tool("view", folder / name, "-o", folder / "page.html")
-                self.assertIn('id="facts-0"', (folder / "page.html").read_text(encoding="utf-8"))
+                self.assertIn('id="summary-0"', (folder / "page.html").read_text(encoding="utf-8"))
 
     def test_sites_of_a_backward_pass_are_autograd_nodes(self):
         with tempfile.TemporaryDirectory() as folder:
