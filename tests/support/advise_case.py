@@ -6,7 +6,7 @@ import pathlib
 from folder_case import MIB, TOOL, ToolCase
 
 BASE = 0x7f0000000000
-KEYS = ["trace", "device_bytes", "replayed", "why", "certain", "notes", "omitted", "current", "advised", "runner_up",
+KEYS = ["trace", "device_bytes", "replayed", "reason", "certain", "notes", "omitted", "current", "advised", "runner_up",
         "out_of_memory", "transient_peak", "engine_margin"]
 # A search takes ten times as long with AddressSanitizer.
 IS_SANITIZED = b"__asan_init" in pathlib.Path(TOOL).read_bytes()

@@ -100,7 +100,7 @@ class Advice(AdviseTest):
         report = self.advice(self.file(growing_blocks()))
         self.assertEqual(report["advised"]["config"], "expandable_segments:True")
         self.assertLess(report["advised"]["peak_reserved"], report["current"]["peak_reserved"] // 2)
-        self.assertIn("segments that grow in place", report["why"])
+        self.assertIn("segments that grow in place", report["reason"])
         self.assertNotIn("expandable_segments:True", report["runner_up"]["config"])
         self.assertGreaterEqual(report["replayed"], 50)
 
@@ -108,19 +108,19 @@ class Advice(AdviseTest):
         report = self.advice(self.file(similar_sizes()))
         self.assertRegex(report["advised"]["config"], r"roundup_power2_divisions:\S+$")
         self.assertLess(report["advised"]["peak_reserved"], report["current"]["peak_reserved"] * 3 // 4)
-        self.assertIn("requests of similar sizes are rounded to one size", report["why"])
+        self.assertIn("requests of similar sizes are rounded to one size", report["reason"])
 
     def test_idle_ms_helps_phases_on_different_streams(self):
         report = self.advice(self.file(two_phases()))
         self.assertRegex(report["advised"]["config"], r"^expandable_segments:True,idle_ms:\d+$")
-        self.assertIn("idle memory is released before another stream or pool grows", report["why"])
-        self.assertTrue(report["why"].endswith("; the smallest device stays at 202.00 MiB"), report["why"])
+        self.assertIn("idle memory is released before another stream or pool grows", report["reason"])
+        self.assertTrue(report["reason"].endswith("; the smallest device stays at 202.00 MiB"), report["reason"])
 
     def test_value_with_a_cost_is_not_advised(self):
         config = "c garbage_collection_threshold:0.9 ,roundup_power2_divisions:[64:2,>:2] , expandable_segments:True\n"
         report = self.advice(self.file(config + incompressible()))
         self.assertEqual(report["advised"]["config"], "garbage_collection_threshold:0.9,expandable_segments:True")
-        self.assertIn("its current value prevents the reuse of memory", report["why"])
+        self.assertIn("its current value prevents the reuse of memory", report["reason"])
 
     def test_key_that_only_saves_time_is_not_the_reason(self):
         """Expandable segments alone increase the driver time too much; a second key reduces it."""
@@ -130,7 +130,7 @@ class Advice(AdviseTest):
                            report["current"]["driver_us"] + 100_000)
         self.assertLess(report["advised"]["driver_us"], report["current"]["driver_us"] + 100_000)
         self.assertEqual(report["advised"]["changes"], 2)
-        self.assertIn("mostly because of expandable_segments: segments that grow", report["why"])
+        self.assertIn("mostly because of expandable_segments: segments that grow", report["reason"])
 
     def test_no_advice_without_improvement(self):
         path = self.file(incompressible())
@@ -138,14 +138,14 @@ class Advice(AdviseTest):
         self.assertIsNone(report["advised"])
         self.assertIsNone(report["runner_up"])
         self.assertIsNone(report["out_of_memory"])
-        self.assertIn("at its peak, the program requests 1.17 GiB", report["why"])
+        self.assertIn("at its peak, the program requests 1.17 GiB", report["reason"])
         self.assertIn("\nno configuration helps\n", self.tool("advise", path).stdout)
 
     def test_string_that_needs_a_larger_device_is_not_advised(self):
         path = self.file(larger_device_needed())
         report = self.advice(path)
         self.assertIsNone(report["advised"])
-        self.assertIn(" and without a larger device; ", report["why"])
+        self.assertIn(" and without a larger device; ", report["reason"])
         classic = self.replay_json(path, "expandable_segments:False", "--min-device")
         self.assertLess(classic["peak_reserved"], 0.99 * report["current"]["peak_reserved"])
         self.assertGreater(classic["min_device"], 1.01 * report["current"]["min_device"])
@@ -196,7 +196,7 @@ class OutOfMemory(AdviseTest):
                          (450 * MIB, 1, True))
         self.assertEqual(out_of_memory["least_change"], "expandable_segments:True")
         self.assertFalse(report["current"]["completes"])
-        self.assertTrue(report["why"].startswith("the program completes on 450.00 MiB, "), report["why"])
+        self.assertTrue(report["reason"].startswith("the program completes on 450.00 MiB, "), report["reason"])
         text = self.tool("advise", path).stdout
         self.assertIn("1 request failed in the file; the program completes on 450.00 MiB with the advised string\n", text)
         self.assertRegex(text, r"least change +the advised string; or, with the current string, "
@@ -319,7 +319,7 @@ class IncompleteHistory(AdviseTest):
         self.assertRegex(report["notes"][0], r"^history: it does not show 370.00 MiB of the 400.00 MiB that are reserved at its "
                                              r"end, since a replay with the file's configuration ends with 30.00 MiB: peaks are "
                                              r"too low, and the effect of a")
-        self.assertRegex(report["why"], "^as far as the recording shows, ")
+        self.assertRegex(report["reason"], "^as far as the recording shows, ")
         text = self.tool("advise", path).stdout
         self.assertNotIn("no configuration helps", text)
         verdict = "\nthe file does not show whether a configuration helps\n" if report["advised"] is None else "\ntry            "

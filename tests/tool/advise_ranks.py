@@ -75,7 +75,7 @@ class Ranks(AdviseTest):
                          [(True, False), (False, True)] + 2 * [(False, False)])
         self.assertEqual(report["advised"]["config"], "expandable_segments:True")
         self.assertLess(report["advised"]["peak_reserved"], report["current"]["peak_reserved"] // 2)
-        self.assertRegex(report["why"], r"^the largest peak of these ranks falls from .* to .*, since segments that grow")
+        self.assertRegex(report["reason"], r"^the largest peak of these ranks falls from .* to .*, since segments that grow")
         self.assertNotEqual(report["runner_up"]["config"], report["advised"]["config"])
 
     def test_text_report_has_the_results_of_each_rank(self):
@@ -98,7 +98,7 @@ class Ranks(AdviseTest):
         report = self.advice_for_folder(self.job(count=2, permanent_bytes=80 * MIB))
         self.assertEqual([report["outlier"], report["advised"], report["runner_up"], report["least_change"]], 4 * [None])
         self.assertEqual([rank["rank"] for rank in report["ranks"]], ["rank 1", "rank 0"])
-        self.assertIn("configurations lowers the largest peak of 1.25 GiB by more than", report["why"])
+        self.assertIn("configurations lowers the largest peak of 1.25 GiB by more than", report["reason"])
         self.assertIn("\nno configuration helps\n", self.tool("advise", self.folder).stdout)
 
     def test_folder_with_one_rank_gets_advice(self):
@@ -113,7 +113,7 @@ class Ranks(AdviseTest):
         self.assertEqual([rank["current"]["completes"] for rank in report["ranks"]], [False, True, True, True])
         self.assertTrue(all(rank["advised"]["completes"] for rank in report["ranks"]))
         self.assertEqual(report["least_change"], report["advised"]["config"])
-        self.assertTrue(report["why"].startswith("4 of these 4 ranks complete instead of 3"), report["why"])
+        self.assertTrue(report["reason"].startswith("4 of these 4 ranks complete instead of 3"), report["reason"])
         self.assertIn("out of memory  rank 5 with the current string; none with the advised string\n"
                       "least change   the advised string; or, ",
                       self.tool("advise", folder).stdout)

@@ -58,7 +58,7 @@ class Report(ConfigTest):
     def test_threshold_without_memory_fraction_has_no_effect(self):
         self.assertEqual(self.rows("garbage_collection_threshold:0.8"),
                          {"garbage_collection_threshold": ["0.8", "off", "argument, no effect without a memory fraction"]})
-        self.assertFalse(self.keys("garbage_collection_threshold:0.8")[1]["garbage_collection_threshold"]["effect"])
+        self.assertFalse(self.keys("garbage_collection_threshold:0.8")[1]["garbage_collection_threshold"]["has_effect"])
         rows = self.rows("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5")
         self.assertEqual(rows["garbage_collection_threshold"], ["0.8", "off", "argument"])
 
@@ -107,8 +107,8 @@ class Report(ConfigTest):
         self.assertEqual((report["source"], report["string"]), ("argument", "idle_ms:5"))
         self.assertIn("Idle memory", keys["idle_ms"].pop("meaning"))
         self.assertEqual(keys["idle_ms"], {
-            "name": "idle_ms", "value": "5", "default": "-1", "named": True, "from": "argument",
-            "effect": True, "accepts": "a whole number of milliseconds from 0 to 1209600000, or -1 (never)"})
+            "name": "idle_ms", "value": "5", "default": "-1", "is_set": True, "source": "argument",
+            "has_effect": True, "accepted_values": "a whole number of milliseconds from 0 to 1209600000, or -1 (never)"})
         self.assertIsNone(self.keys()[0]["string"])
 
     def test_unprintable_bytes_are_escaped(self):

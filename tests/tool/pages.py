@@ -92,7 +92,7 @@ class Manual(ManualTest):
                                         self.folder / "xseg-config.1").split())
         self.assertGreater(len(keys), 30)
         for key in keys:
-            self.assertIn(f"{key['name']} Takes {key['accepts']}; default {key['default']}.", text_on_one_line)
+            self.assertIn(f"{key['name']} Takes {key['accepted_values']}; default {key['default']}.", text_on_one_line)
             self.assertIn(key["meaning"].replace("`", ""), text_on_one_line)
 
     def test_line_starts_are_no_roff_requests(self):

@@ -76,12 +76,12 @@ class Capabilities(ProbeTest):
     def test_json_has_device_and_capabilities(self):
         report = self.report(XSEG_SIM_MEMORY_MB="4096", XSEG_SIM_DEVICES="3")
         self.assertEqual((report["device"], report["devices"], report["total_bytes"]), (0, 3, 4096 * MIB))
-        self.assertEqual((report["would_use"], report["failures"]), ("expandable", []))
-        can = report["can"]
-        self.assertEqual((can["granularity"], can["granularity_recommended"]), (2 * MIB, 2 * MIB))
+        self.assertEqual((report["segments"], report["failures"]), ("expandable", []))
+        features = report["features"]
+        self.assertEqual((features["granularity"], features["granularity_recommended"]), (2 * MIB, 2 * MIB))
         for test in ("vmm_probe", "access_of_several", "unmap_of_several", "descriptor_probe", "rdma_probe"):
-            self.assertEqual(can[test], "passed", test)
-        self.assertEqual((can["fabric"], can["fabric_probe"]), (False, None))
+            self.assertEqual(features[test], "passed", test)
+        self.assertEqual((features["fabric"], features["fabric_probe"]), (False, None))
 
     def test_documentation_lists_all_json_keys(self):
         report = json.loads(self.probe("--json", XSEG_SIM_FAIL="cuMemMap:1:801", status=1))
@@ -96,8 +96,8 @@ class Capabilities(ProbeTest):
 
     def test_report_explains_classic_segments_without_virtual_memory(self):
         report = self.report(XSEG_SIM_VMM="0")
-        self.assertEqual(report["would_use"], "classic")
-        self.assertIn("no virtual memory management", report["why"])
+        self.assertEqual(report["segments"], "classic")
+        self.assertIn("no virtual memory management", report["reason"])
         calls = {row["call"] for row in report["costs"]}
         self.assertIn("cuMemAlloc", calls)
         self.assertFalse([call for call in calls if "Map" in call or "Create" in call and "Mem" in call])
@@ -114,8 +114,8 @@ class Capabilities(ProbeTest):
 
     def test_driver_with_one_page_per_call_has_no_costs_of_batches(self):
         report = self.report(XSEG_SIM_BATCH="0")
-        self.assertEqual(report["would_use"], "expandable")
-        self.assertEqual(report["can"]["unmap_of_several"], "CUDA_ERROR_INVALID_VALUE")
+        self.assertEqual(report["segments"], "expandable")
+        self.assertEqual(report["features"]["unmap_of_several"], "CUDA_ERROR_INVALID_VALUE")
         self.assertEqual(self.cost(report, "cuMemUnmap", 2 * MIB, 10, 10)["idle"]["median_us"], 340)
         batched = [row for row in report["costs"] if row["pages"] > row["calls"]]
         self.assertEqual(len(batched), 4)
@@ -124,9 +124,9 @@ class Capabilities(ProbeTest):
 
     def test_full_device_is_reported_as_untested(self):
         report = json.loads(run("--json", XSEG_SIM_MEMORY_MB="2")[1])
-        self.assertEqual(report["would_use"], "expandable")
-        self.assertIn("not tested, not enough free memory", report["why"])
-        self.assertEqual(report["can"]["vmm_probe"], "CUDA_ERROR_OUT_OF_MEMORY")
+        self.assertEqual(report["segments"], "expandable")
+        self.assertIn("not tested, not enough free memory", report["reason"])
+        self.assertEqual(report["features"]["vmm_probe"], "CUDA_ERROR_OUT_OF_MEMORY")
 
 
 class Costs(ProbeTest):
@@ -135,7 +135,7 @@ class Costs(ProbeTest):
                                       ("consumer", 7.9, 11.5), ("rocm_slow", 62, 1050), ("none", 0, 0)):
             with self.subTest(preset):
                 report = self.report("--costs", preset)
-                self.assertEqual((report["costs_are"], report["preset"]), ("modeled", preset))
+                self.assertEqual((report["costs_source"], report["preset"]), ("modeled", preset))
                 for call, median in (("cuMemCreate", create), ("cuMemUnmap", unmap)):
                     idle = self.cost(report, call, 2 * MIB)["idle"]
                     self.assertEqual(idle, {"median_us": median, "low_us": median, "high_us": median, "samples": 21})
@@ -190,7 +190,7 @@ class Costs(ProbeTest):
         start_time = time.monotonic()
         report = self.report("--seconds", "60")
         self.assertLess(time.monotonic() - start_time, 30)
-        self.assertFalse(report["time_was_up"])
+        self.assertFalse(report["timed_out"])
         self.assertEqual(self.cost(report, "cuMemMap", 20 * MIB)["idle"]["samples"], 101)
 
 
@@ -334,7 +334,7 @@ class Driver(ProbeTest):
         self.assertIn("no costs of a busy device: it could not be kept busy", output)
         self.assertRegex(output, r"driver +libcuda.so.1, CUDA \d+\.\d\n")
         report = self.report("--driver", "cuda", LD_LIBRARY_PATH=self.paths)
-        self.assertEqual((report["costs_are"], report["preset"]), ("measured", None))
+        self.assertEqual((report["costs_source"], report["preset"]), ("measured", None))
         create = self.cost(report, "cuMemCreate", 2 * MIB)
         self.assertEqual((create["idle"]["samples"], create["busy"]), (21, None))
         self.assertGreater(create["idle"]["median_us"], 0)
@@ -349,7 +349,7 @@ class Driver(ProbeTest):
         self.probe("--driver", os.environ["XSEG_DRIVER"], "--save-costs", path)
         self.assertRegex(path.read_text(),
                          r"^# Costs of the calls of the driver, measured on Simulated device 0 with CUDA \d+\.\d\.\n")
-        self.assertEqual(self.report("--costs", path)["costs_are"], "modeled")
+        self.assertEqual(self.report("--costs", path)["costs_source"], "modeled")
 
     def test_failing_call_of_two_threads_is_reported(self):
         for call in ("cuMemCreate", "cuMemMap", "cuMemAlloc", "cuCtxPushCurrent", "cuMemAddressReserve"):
@@ -361,7 +361,7 @@ class Driver(ProbeTest):
 
     def test_driver_can_be_selected_by_path(self):
         report = self.report("--driver", os.environ["XSEG_DRIVER"])
-        self.assertEqual((report["costs_are"], report["preset"]), ("measured", None))
+        self.assertEqual((report["costs_source"], report["preset"]), ("measured", None))
         self.assertEqual(report["driver"], os.environ["XSEG_DRIVER"])
         self.assertIn(r"./none\xff.so: cannot open", self.probe("--driver", "./none\udcff.so", status=2))
 

@@ -74,9 +74,9 @@ def man_keys(tool):
                                      capture_output=True, text=True).stdout)["keys"]
     lines = [".SH KEYS"]
     for key in keys:
-        effect = "" if key["effect"] else " No effect."
+        effect = "" if key["has_effect"] else " No effect."
         lines += [".TP", f"\\fB{roff(key['name'])}\\fR",
-                  prose(f"Takes {key['accepts']}; default {key['default']}.{effect} {key['meaning']}")]
+                  prose(f"Takes {key['accepted_values']}; default {key['default']}.{effect} {key['meaning']}")]
     return lines
 
 

@@ -569,7 +569,7 @@ json_t *advise_report_json(const struct advice *advice)
     json_t *object = json_pack(
         "{s:o, s:I, s:I, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "trace",
         text_json(program->file), "device_bytes", (json_int_t)program->device_bytes, "replayed",
-        (json_int_t)advice->replayed, "why", reason, "certain", (int)advice->is_certain, "notes",
+        (json_int_t)advice->replayed, "reason", reason, "certain", (int)advice->is_certain, "notes",
         notes_json(advice), "omitted", omitted_json(advice), "current",
         string_json(advice, &advice->current, 0), "advised",
         string_json(advice, &advice->advised, 0), "runner_up",
@@ -617,7 +617,7 @@ json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct 
     object = json_pack(
         "{s:o, s:o, s:s?, s:i, s:i, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o}", "folder",
         text_json(ranks->folder), "verdict", text_json(ranks->verdict), "outlier", ranks->outlier,
-        "files", (int)ranks->files, "replayed", (int)advice->replayed, "why", reason, "certain",
+        "files", (int)ranks->files, "replayed", (int)advice->replayed, "reason", reason, "certain",
         (int)advice->is_certain, "notes", notes_json(advice), "omitted", omitted_json(advice),
         "current", combined_json(&advice->current), "advised", combined_json(&advice->advised),
         "runner_up", combined_json(&advice->runner_up), "out_of_memory", (int)advice->is_short,

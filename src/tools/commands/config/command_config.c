@@ -176,8 +176,8 @@ static bool add_key(void *context, const struct xseg_config_key *key)
     struct config *config = context;
     json_t *object =
         json_pack("{s:s, s:o, s:s, s:b, s:s, s:b, s:s, s:s}", "name", key->name, "value",
-                  text_json(key->value), "default", key->default_value, "named", key->is_set,
-                  "from", reason_of(config, key), "effect", key->has_effect, "accepts", key->values,
+                  text_json(key->value), "default", key->default_value, "is_set", key->is_set,
+                  "source", reason_of(config, key), "has_effect", key->has_effect, "accepted_values", key->values,
                   "meaning", key->description);
 
     return object && json_array_append_new(config->keys, object) == 0;

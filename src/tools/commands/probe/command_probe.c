@@ -184,7 +184,7 @@ const struct command command_probe = {
             {"xseg probe --costs consumer", "the simulated driver, with modeled times"},
             {"xseg probe --driver cuda --save-costs ./gpu.costs",
              "write a cost model of this host's GPU, for the simulator"},
-            {"xseg probe --json | jq .would_use", "only the kind of segments, for a script"},
+            {"xseg probe --json | jq .segments", "only the kind of segments, for a script"},
         },
     .exits = {COMMAND_EXIT_SUCCESS,
               "a driver call failed, or the driver did not release a resource",

@@ -398,7 +398,7 @@ static json_t *json_failures(const struct probe_driver *driver)
         output_json_add(&rows,
                         json_pack("{s:s,s:s,s:i,s:s}", "call", driver->failure[i].call, "error",
                                   driver->failure[i].error_name, "number", driver->failure[i].error,
-                                  "doing", driver->failure[i].purpose));
+                                  "purpose", driver->failure[i].purpose));
     return rows;
 }
 
@@ -433,10 +433,10 @@ json_t *probe_report_json(const struct probe_report *report)
         "integrated", json_answer(device->is_integrated), "available_bytes",
         device->available_bytes ? json_integer((json_int_t)device->available_bytes) : json_null(),
         "free_min_bytes", (json_int_t)device->free_min_bytes, "mig", device->is_partition, "wsl",
-        device->is_wsl, "would_use", is_expandable ? "expandable" : "classic", "why",
-        format_choice(report).text, "can", json_features(report), "costs_are",
+        device->is_wsl, "segments", is_expandable ? "expandable" : "classic", "reason",
+        format_choice(report).text, "features", json_features(report), "costs_source",
         report->preset ? "modeled" : "measured", "preset", report->preset, "costs",
-        json_costs(report->costs), "first_us", json_firsts(report->driver), "time_was_up",
+        json_costs(report->costs), "first_us", json_firsts(report->driver), "timed_out",
         report->costs->is_incomplete, "failed_calls", (int)report->driver->failures, "failures",
         json_failures(report->driver));
 }
