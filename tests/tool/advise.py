@@ -316,15 +316,15 @@ class IncompleteHistory(AdviseTest):
         path = self.file(state)
         report = self.advice(path)
         self.assertFalse(report["certain"])
-        self.assertRegex(report["notes"][0], r"^history: it does not show 370.00 MiB of the 400.00 MiB that are reserved at its "
-                                             r"end, since a replay with the file's configuration ends with 30.00 MiB: peaks are "
+        self.assertRegex(report["notes"][0], r"^history: 370.00 MiB of the 400.00 MiB that are reserved at its "
+                                             r"end are missing, since a replay with the file's configuration ends with 30.00 MiB: peaks are "
                                              r"too low, and the effect of a")
         self.assertRegex(report["reason"], "^as far as the recording shows, ")
         text = self.tool("advise", path).stdout
         self.assertNotIn("no configuration helps", text)
         verdict = "\nthe file does not show whether a configuration helps\n" if report["advised"] is None else "\ntry            "
         self.assertIn(verdict, text)
-        self.assertIn("\nnote           history: it does not show 370.00 MiB", text)
+        self.assertIn("\nnote           history: 370.00 MiB", text)
         self.assertIn("\nout of memory  as far as the recording shows, " if report["out_of_memory"] else "\ncurrent", text)
 
     def test_complete_history_is_certain(self):
@@ -354,7 +354,7 @@ class BadInput(AdviseTest):
 
     def test_bad_files_are_rejected(self):
         data = pickle.dumps(out_of_memory_snapshot(MIB), 4)
-        self.expect_error("it is a text file that begins with 'no trace'", self.file(b"no trace\n"))
+        self.expect_error("unsupported file, a text file that begins with 'no trace'", self.file(b"no trace\n"))
         self.expect_error("is truncated", self.file(data[:-100]))
         self.expect_error("a dictionary without `segments`", self.file({"a": 1}))
         self.expect_error("cannot be opened", self.folder / "absent")

@@ -327,7 +327,7 @@ averages over time: reserved 6.00 MiB, allocated 2.00 MiB; at the peak of reserv
         path = self.file(snapshot)
         self.assertEqual(self.read_report(path)["device"], 0)
         self.assertEqual(self.read_report("--device", "1", path, status=1)["device"], 1)
-        self.expect_error("it has nothing of device 7; there is something of 0, 1", "--device", "7", path)
+        self.expect_error("no entries or segments of device 7; devices of the file: 0, 1", "--device", "7", path)
 
     def test_device_with_the_largest_segment_is_the_default_without_events(self):
         program = small_program()
@@ -464,7 +464,7 @@ class Limits(BlameTest):
     def test_invalid_entry_is_named(self):
         for at, entry, message in ((4, {"action": "alloc", "addr": 1 << 40, "size": -1},
                                     "entry 5: `size` is missing or not a number"),
-                                   (0, {"addr": 5}, "entry 1: it has no `action`"), (7, 17, "entry 8: it has no `action`")):
+                                   (0, {"addr": 5}, "entry 1: no `action`"), (7, 17, "entry 8: no `action`")):
             snapshot = small_program().snapshot()
             snapshot["device_traces"][0].insert(at, entry)
             self.expect_error("device 0, " + message, self.file(snapshot))
@@ -493,10 +493,10 @@ class Limits(BlameTest):
 
     def test_bad_files_are_rejected(self):
         data = pickle.dumps(small_program().snapshot(), 4)
-        for message, contents in (("it is a text file that begins with 'no pickle'", b"no pickle"), ("is truncated", data[:-100]),
+        for message, contents in (("unsupported file, a text file that begins with 'no pickle'", b"no pickle"), ("is truncated", data[:-100]),
                                   ("the file is empty", b""), ("unsupported protocol, 9", b"\x80\x09" + data[2:]),
                                   ("a dictionary without `segments`", {"a": 1}),
-                                  ("neither entries nor segments", {"segments": [], "device_traces": []})):
+                                  ("no entries or segments", {"segments": [], "device_traces": []})):
             self.expect_error(message, self.file(contents))
         self.expect_error("cannot be opened", self.folder / "absent")
         (self.folder / "empty").mkdir()

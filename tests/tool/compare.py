@@ -198,9 +198,9 @@ rows that do not differ: 3
         two_devices["device_traces"].append(job("reserved").snapshot()["device_traces"][0][:20])
         two_devices_path, path = self.file(two_devices, "both.pickle"), self.file(job(), "one.pickle")
         self.assertEqual(self.read_json(two_devices_path, path, status=0)["a"]["device"], 0)
-        self.expect_error("both.pickle: it has nothing of device 7; there is something of 0, 1", "--device", "7",
+        self.expect_error("both.pickle: no entries or segments of device 7; devices of the file: 0, 1", "--device", "7",
                           two_devices_path, path)
-        self.expect_error("one.pickle: it has nothing of device 1; there is something of 0", "--device", "1",
+        self.expect_error("one.pickle: no entries or segments of device 1; devices of the file: 0", "--device", "1",
                           two_devices_path, path)
 
     def test_one_file_may_be_standard_input(self):
@@ -269,11 +269,11 @@ class BadFiles(CompareTest):
         good_path, data = self.file(job(), "good.pickle"), pickle.dumps(job().snapshot(), 4)
         newer = job().snapshot()
         newer["xseg"] = {"format": 2, "devices": []}
-        for contents, message in ((b"no pickle", "it is a text file that begins with 'no pickle'"), (data[:-100], "is truncated"),
+        for contents, message in ((b"no pickle", "unsupported file, a text file that begins with 'no pickle'"), (data[:-100], "is truncated"),
                                   (b"", "the file is empty"), (b"\x80\x09" + data[2:], "unsupported protocol, 9"),
-                                  (newer, "format 2 of xseg's own facts is not known"),
+                                  (newer, "unknown format of xseg's data, 2, instead of 1; use a newer `xseg`"),
                                   ({"a": 1}, "a dictionary without `segments`"),
-                                  ({"segments": [], "device_traces": []}, "neither entries nor segments")):
+                                  ({"segments": [], "device_traces": []}, "no entries or segments")):
             bad_path = self.file(contents, "bad.pickle")
             self.expect_error(message, good_path, bad_path)
             self.expect_error(message, bad_path, good_path)
@@ -508,7 +508,7 @@ class Ranks(CompareTest):
         self.assertEqual([rank["distance"] for rank in report["ranks"][1:]], [0, 0, 0])
         self.assertTrue(self.read_output(before, before, status=0).startswith("A and B do not differ\n"))
         self.ranks(count=1, folder="none", name="x{}-{}.pickle")
-        self.expect_error("it has no rank in common with the other folder", before, self.folder / "none")
+        self.expect_error("no rank in common with the other folder", before, self.folder / "none")
 
     def test_bad_file_is_reported_and_the_others_are_compared(self):
         folder, bad_path = self.ranks(5), self.file(b"\x80\x04no", "job/oom-rank3-pid4714-1.pickle")
@@ -532,7 +532,7 @@ class Ranks(CompareTest):
         self.expect_error("absent: cannot be opened: No such file", self.folder / "absent", command="blame")
         self.expect_error("cannot be opened", self.folder / "empty2", self.folder / "absent")
         self.file(b"bad", "all/rank0.pickle")
-        self.expect_error("all/rank0.pickle: it is a text file", self.folder / "all")
+        self.expect_error("all/rank0.pickle: unsupported file, a text file", self.folder / "all")
 
     def test_ranks_without_history_use_their_final_state(self):
         folder = self.ranks(count=3)

@@ -407,10 +407,10 @@ class Files(ExportTest):
 
     def test_bad_files_are_rejected_without_an_output_file(self):
         complete = pickle.dumps(view_program.Program(13, 60).snapshot(), 4)
-        for contents, message in ((complete[:len(complete) // 2], "is truncated"), (b"hello", "it is a text file"),
+        for contents, message in ((complete[:len(complete) // 2], "is truncated"), (b"hello", "unsupported file, a text file"),
                                   (b"\x80\x09" + complete[2:], "unsupported protocol, 9; pickle.dump(value, file, 4) writes a "
                                                                "supported one"),
-                                  (pickle.dumps({"a": 1}), "it is no memory snapshot"),
+                                  (pickle.dumps({"a": 1}), "no memory snapshot"),
                                   (pickle.dumps({"segments": [], "device_traces": []}), "_record_memory_history()"),
                                   (pickle.dumps(view_program.Program(13, 60).snapshot() | {"device_traces": []}),
                                    "_record_memory_history()"),

@@ -74,7 +74,7 @@ class PyTorchFiles(FileFormatTest):
 class OtherFiles(FileFormatTest):
     """Files that a command cannot read: the message names the kind of file and the remedy."""
 
-    JSON = ("file: it is a JSON file; a memory snapshot is a pickle, "
+    JSON = ("file: unsupported file, a JSON file; a memory snapshot is a pickle, "
             "which torch.cuda.memory._dump_snapshot.. or xseg_snapshot.. writes")
     SUPPORTED = r"xseg reads memory snapshots \(pickles\), and `xseg replay` and `xseg advise` read traces"
 
@@ -84,24 +84,24 @@ class OtherFiles(FileFormatTest):
     def test_message_names_the_program_that_unpacks_an_archive(self):
         for contents, program in ((gzip.compress(b"x"), "gzip"), (bz2.compress(b"x"), "bzip2"), (lzma.compress(b"x"), "xz")):
             for command in COMMANDS:
-                self.expect_error((command,), contents, f"file: it is an? {program} file; decompress it first: `{program} -dc "
+                self.expect_error((command,), contents, f"file: unsupported file, an? {program} file; decompress it first: `{program} -dc "
                                                         f"FILE [|] xseg {command} -`")
         tar, archive = io.BytesIO(), io.BytesIO()
         with tarfile.open(fileobj=tar, mode="w") as file:
             file.addfile(tarfile.TarInfo("a"))
         with zipfile.ZipFile(archive, "w") as file:
             file.writestr("job.pickle", b"x")
-        self.expect_errors(tar.getvalue(), "file: it is a tar archive; unpack it")
-        self.expect_errors(archive.getvalue(), "file: it is a zip archive; unpack it")
+        self.expect_errors(tar.getvalue(), "file: unsupported file, a tar archive; unpack it")
+        self.expect_errors(archive.getvalue(), "file: unsupported file, a zip archive; unpack it")
 
     def test_checkpoints_and_tensors_are_named(self):
         checkpoint = io.BytesIO()
         with zipfile.ZipFile(checkpoint, "w") as file:
             file.writestr("model/data.pkl", b"x")
-        self.expect_errors(checkpoint.getvalue(), "file: it is a checkpoint that torch.save.. wrote, .*; " + self.SUPPORTED)
+        self.expect_errors(checkpoint.getvalue(), "file: unsupported file, a checkpoint that torch.save.. wrote, .*; " + self.SUPPORTED)
         self.expect_errors(pickle.dumps(0x1950a86a20f9469cfc6c, 2) + pickle.dumps(1001, 2),
-                           "file: it is a checkpoint that torch.save.. of an old release wrote")
-        self.expect_errors(b"\x40" + 7 * b"\0" + b'{"a":{}}' + 64 * b"\0", "file: it is a file of tensors .safetensors.")
+                           "file: unsupported file, a checkpoint that torch.save.. of an old release wrote")
+        self.expect_errors(b"\x40" + 7 * b"\0" + b'{"a":{}}' + 64 * b"\0", "file: unsupported file, a file of tensors .safetensors.")
 
     def test_files_of_the_profiler_are_named(self):
         for trace in ({"schemaVersion": 1, "traceEvents": []},
@@ -110,9 +110,9 @@ class OtherFiles(FileFormatTest):
             text = json.dumps(trace).encode()
             for contents in (text, text[:-1], subprocess.run(["zstd", "-cq"], input=text, capture_output=True,
                                                              check=True).stdout):
-                self.expect_errors(contents, "file: it is a trace of torch.profiler .*, which ui.perfetto.dev opens; a memory "
+                self.expect_errors(contents, "file: unsupported file, a trace of torch.profiler .*, which ui.perfetto.dev opens; a memory "
                                              "snapshot is what torch.cuda.memory")
-        self.expect_errors(b"[[1, 2], [[3], [4]]]", "file: it is a JSON list of lists, as export_memory_timeline.. of "
+        self.expect_errors(b"[[1, 2], [[3], [4]]]", "file: unsupported file, a JSON list of lists, as export_memory_timeline.. of "
                                                     "torch.profiler writes; " + self.SUPPORTED)
 
     def test_json_and_pickles_of_other_values_are_named(self):
@@ -122,17 +122,17 @@ class OtherFiles(FileFormatTest):
         self.expect_errors(b'\n{}', self.JSON)
         for value, kind in (({"a": 1}, "a dictionary"), ([1, 2], "a list"), ([{"a": 1}], "a list"), (None, "None"),
                             (5, "a number"), ("a", "a string"), ((), "a tuple")):
-            self.expect_errors(pickle.dumps(value, 4), f"file: it is no memory snapshot: a pickle of {kind} without "
+            self.expect_errors(pickle.dumps(value, 4), f"file: no memory snapshot, a pickle of {kind} without "
                                                        f"`?segments`?; torch")
         for protocol in (0, 1):
             for value in ({"a": 1}, []):
-                self.expect_errors(pickle.dumps(value, protocol), "file: it is a pickle of protocol 0 or 1; pickle.dump.value, "
-                                                                  "file, 4. writes one|file: it is a text file")
+                self.expect_errors(pickle.dumps(value, protocol), "file: unsupported file, a pickle of protocol 0 or 1; pickle.dump.value, "
+                                                                  "file, 4. writes one|file: unsupported file, a text file")
 
     def test_snapshot_as_json_is_answered_with_its_conversion(self):
         snapshot = {**load_snapshot(SNAPSHOTS[0]), "xseg": None}
         contents = json.dumps(snapshot).encode()
-        self.expect_errors(contents, "file: it is a memory snapshot as JSON; xseg reads pickles, and "
+        self.expect_errors(contents, "file: unsupported file, a memory snapshot as JSON; xseg reads pickles, and "
                                      "pickle.dump.json.load.file., out, 4. of Python converts it")
         converted = pickle.dumps(json.loads(contents), 4)
         for command in ("blame", "view"):
@@ -140,33 +140,33 @@ class OtherFiles(FileFormatTest):
 
     def test_other_kinds_of_files_are_named(self):
         for contents, message in ((b"", "file: the file is empty; " + self.SUPPORTED),
-                                  (b"hello\n", "file: it is a text file that begins with 'hello'; " + self.SUPPORTED),
-                                  (b"\x7fELF\2\1\1" + 64 * b"\0", "it is a program or library"),
-                                  (bytes(range(256)), "it is binary data of no known format; " + self.SUPPORTED),
-                                  (b"<!DOCTYPE html>\n<html>", "it is a page of HTML"),
-                                  (b"# HELP a b\n", "it is a dump of metrics"),
-                                  (b"\xef\xbb\xbfxtrace 1\n", "it is UTF-8 text with a byte order mark"),
-                                  ("xtrace".encode("utf-16"), "it is UTF-16 text"), (b"%PDF-1.7\n", "it is a PDF document")):
+                                  (b"hello\n", "file: unsupported file, a text file that begins with 'hello'; " + self.SUPPORTED),
+                                  (b"\x7fELF\2\1\1" + 64 * b"\0", "unsupported file, a program or library"),
+                                  (bytes(range(256)), "unsupported file, binary data of no known format; " + self.SUPPORTED),
+                                  (b"<!DOCTYPE html>\n<html>", "unsupported file, a page of HTML"),
+                                  (b"# HELP a b\n", "unsupported file, a dump of metrics"),
+                                  (b"\xef\xbb\xbfxtrace 1\n", "unsupported file, UTF-8 text with a byte order mark"),
+                                  ("xtrace".encode("utf-16"), "unsupported file, UTF-16 text"), (b"%PDF-1.7\n", "unsupported file, a PDF document")):
             self.expect_errors(contents, message)
 
     def test_files_of_the_tool_are_named(self):
         snapshot = SNAPSHOTS[0].read_bytes()
         for command, message in (("view", "a page that `xseg view` wrote, which a browser opens"),
                                  ("export", "a trace of Perfetto")):
-            self.expect_errors(self.run_tool(command, snapshot)[2], "file: it is " + message)
+            self.expect_errors(self.run_tool(command, snapshot)[2], "file: unsupported file, " + message)
         for option, message in (("--timeline", "a timeline that `xseg replay --timeline` wrote"),
                                 ("--history", "a history that `xseg replay --history` wrote")):
             self.expect_errors(self.tool("replay", option, "-", "--json", SNAPSHOTS[0], text=False).stdout,
-                               "file: it is " + message)
+                               "file: unsupported file, " + message)
 
     def test_message_about_a_trace_names_its_commands(self):
         self.expect_error(("view", "blame", "compare", "export"), b"xtrace 1\na 1 512 0\n",
-                          "file: it is a trace, which `xseg replay` and `xseg advise` read; other commands read memory snapshots")
+                          "file: unsupported file, a trace, which `xseg replay` and `xseg advise` read; other commands read memory snapshots")
 
     def test_message_about_a_folder_names_its_commands(self):
         for arguments in (("view", ".", "-o", "out"), ("export", "--perfetto", ".", "-o", "out"), ("replay", ".")):
             self.assertEqual(self.tool(*arguments, status=2, cwd=self.folder).stderr,
-                             ".: it is a folder; `xseg compare`, `xseg blame` and `xseg advise` read folders with a "
+                             ".: unsupported file, a folder; `xseg compare`, `xseg blame` and `xseg advise` read folders with a "
                              "snapshot of each rank\n")
             self.assertFalse((self.folder / "out").exists())
 

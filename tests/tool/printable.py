@@ -71,7 +71,7 @@ class Names(PrintableTest):
     def test_name_of_a_folder_is_escaped(self):
         folder = os.path.join(os.fsencode(self.folder), UNTRUSTED)
         os.mkdir(folder)
-        self.expect_message(ESCAPED + b": it is a folder; ", "replay", folder)
+        self.expect_message(ESCAPED + b": unsupported file, a folder; ", "replay", folder)
 
     def test_name_of_a_snapshot_is_escaped(self):
         path = self.file(pickle.dumps({"segments": [], "device_traces": [[]]}), UNTRUSTED)

@@ -70,7 +70,7 @@ class InvalidInput(ReplayTest):
 
     def test_unreadable_files_are_rejected(self):
         self.assertIn("nowhere: cannot be opened: No such file", self.replay(self.folder / "nowhere", status=2).stderr)
-        self.expect_error(self.folder, "", "it is a folder")
+        self.expect_error(self.folder, "", "unsupported file, a folder")
 
     def test_other_files_are_replayed_after_an_invalid_one(self):
         good, bad = self.file("a 0 512 0\n"), self.file("x\n", "bad")

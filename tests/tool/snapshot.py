@@ -106,7 +106,7 @@ class PickleFiles(SnapshotTest):
         for protocol in (2, 3, 4, 5):
             self.expect_error(collections.OrderedDict(segments=[]), r"byte \d+: .* class or a function", protocol)
         for protocol in (0, 1):
-            self.expect_error(snapshot([]), "it is a (pickle of protocol 0 or 1|text file)", protocol)
+            self.expect_error(snapshot([]), "unsupported file, a (pickle of protocol 0 or 1|text file)", protocol)
         self.expect_error({"a": 1}, "no memory snapshot")
         self.expect_error(snapshot([]), "nothing to replay, device 0")
         self.expect_error(snapshot([entry("alloc"), entry("alloc", size="x")]),
@@ -177,8 +177,8 @@ class Histories(SnapshotTest):
         del contents["allocator_settings"]
         result = self.replay_json(self.file(contents))
         self.assertEqual(result["config"], "expandable_segments:False")
-        self.assertIn("configuration: the file has neither a setting expandable_segments nor segments; assumed is PyTorch's "
-                      "default, expandable_segments:False", result["notes"])
+        self.assertIn("configuration: the file has neither a setting expandable_segments nor segments; PyTorch's "
+                      "default is assumed, expandable_segments:False", result["notes"])
         contents = snapshot([entry("alloc")], config="")
         self.assertEqual(self.replay_json(self.file(contents))["config"], "expandable_segments:False")
 
@@ -250,7 +250,7 @@ def fragmented_state(segments=40, free_mib=20):
 
 
 class IncompleteHistory(SnapshotTest):
-    MISSING = (r"history: it does not show (.*) of the (.*) that are reserved at its end, since a replay with the file's "
+    MISSING = (r"history: (.*) of the (.*) that are reserved at its end are missing, since a replay with the file's "
                r"configuration ends with (.*): peaks are too low, and the effect of a configuration is not known; record all "
                r"entries from the start")
 
@@ -292,7 +292,7 @@ class IncompleteHistory(SnapshotTest):
 
     def test_blocks_outside_all_segments_are_counted(self):
         self.assertEqual(self.notes(snapshot([entry("alloc"), entry("alloc", 512)])),
-                         ["history: it ends with 2 allocated blocks that no segment of the file contains: their frees are "
+                         ["history: its end has 2 allocated blocks that no segment of the file contains: their frees are "
                           "missing, and peaks may be too high"])
 
     def test_missing_frees_are_counted(self):
@@ -303,7 +303,7 @@ class IncompleteHistory(SnapshotTest):
     def test_missing_allocations_are_counted(self):
         contents = snapshot([entry("segment_map", 0, 2 * MIB), entry("alloc", 0, MIB), entry("free_completed", 0, MIB)],
                             segments=[segment(0, 2 * MIB, (MIB, "active_allocated"), (MIB, "inactive"))])
-        self.assertEqual(self.notes(contents), ["history: it lacks the allocation of 1 block (1.00 MiB) in the segments of the "
+        self.assertEqual(self.notes(contents), ["history: no allocation of 1 block (1.00 MiB) in the segments of the "
                                                 "file: peaks may be too low"])
 
     def test_garbage_collection_without_a_fraction_is_reported(self):

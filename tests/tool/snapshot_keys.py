@@ -352,7 +352,7 @@ class PinnedMemory(SnapshotKeysTest):
         path = self.file(Program().snapshot(**HostProgram().keys(), **empty))
         report = self.json("blame", "--json", path)
         self.assertEqual((report["device"], report["entries"], report["host"]), (-1, 200, None))
-        self.assertIn("it has neither entries nor segments of any device",
+        self.assertIn("no entries or segments of any device",
                       self.tool("blame", "--device", 0, path, status=2).stderr)
         self.tool("compare", path, path, status=2)
 
@@ -375,7 +375,7 @@ class PinnedMemory(SnapshotKeysTest):
         shared_list["host_traces"] = shared_list["device_traces"][0]
         for contents, message in ((Program().snapshot(host_traces=[entry, {**entry, "addr": "x"}]),
                                    "pinned host memory, entry 2: `addr` is missing or not a number"),
-                                  (Program().snapshot(host_traces=[[entry]]), "pinned host memory, entry 1: it has no `action`"),
+                                  (Program().snapshot(host_traces=[[entry]]), "pinned host memory, entry 1: no `action`"),
                                   (Program().snapshot(host_segments=[segment, {"device": -1}]),
                                    "host segment 2: `address` is missing or not a number"),
                                   (Program().snapshot(host_segments=[{**segment, "total_size": -1}]),

@@ -157,7 +157,7 @@ class ViewTest(ToolCase):
         huge["device_traces"][0][-1]["size"] = 1 << 50
         for contents, message in ((pickled[:len(pickled) // 2], "byte"), (b"hello", "text file"),
                                   (pickle.dumps({"a": 1}), "no memory snapshot"),
-                                  (pickle.dumps({"segments": [], "device_traces": []}), "neither entries nor segments"),
+                                  (pickle.dumps({"segments": [], "device_traces": []}), "no entries or segments"),
                                   (pickle.dumps(huge), "a block or segment has 1,024.00 TiB; a page shows at most 16.00 TiB")):
             self.assertIn(message, self.view(self.file(contents, "bad"), "-o", "page.html", status=2))
             self.assertEqual(sorted(os.listdir(self.folder)), ["bad"])

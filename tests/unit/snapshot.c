@@ -551,7 +551,7 @@ TEST(errors_name_their_entry)
         uint64_t value, line;
         const char *words;
     } rows[] = {
-        {"alloc", "addr", UINT64_MAX, 0, "device 0, entry 2: it exceeds the address space"},
+        {"alloc", "addr", UINT64_MAX, 0, "device 0, entry 2: range exceeds the address space"},
         {"alloc", "time_us", UINT64_MAX, 2, "time exceeds 2^64 nanoseconds"},
         {"alloc", "pool_id", 5, 0, "device 0, entry 2: `pool_id` is not a pair of numbers"},
     };
@@ -579,7 +579,7 @@ TEST(errors_name_their_entry)
     writer = begin_snapshot();
     write_opcodes(&writer, "}");
     end_without_segments(&writer);
-    expect_error(&writer, 0, "device 0, entry 1: it has no `action`");
+    expect_error(&writer, 0, "device 0, entry 1: no `action`");
 }
 
 TEST(errors_outside_entries_name_their_place)
@@ -595,7 +595,7 @@ TEST(errors_outside_entries_name_their_place)
     open_segment(&writer, 0, UINT64_MAX - BASE, 2);
     close_dict(&writer);
     end_snapshot(&writer);
-    expect_error(&writer, 0, "segment 1: it exceeds the address space");
+    expect_error(&writer, 0, "segment 1: range exceeds the address space");
     writer = begin_snapshot();
     begin_segments(&writer);
     open_segment(&writer, 0, 0, 2);

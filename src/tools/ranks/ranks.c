@@ -416,8 +416,7 @@ static bool find_files(struct ranks *ranks, const char *a, const char *b, const 
         ranks->unmatched = rank_files_match(&ranks->files[0], &ranks->files[1]);
     ranks->count = ranks->files[0].count;
     if (ranks->count == 0)
-        (void)snprintf(fault->text, sizeof(fault->text),
-                       "it has no rank in common with the other folder");
+        (void)snprintf(fault->text, sizeof(fault->text), "no rank in common with the other folder");
     return ranks->count > 0;
 }
 

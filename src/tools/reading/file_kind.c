@@ -192,7 +192,8 @@ static void describe_text(const struct begin *begin, char *out, size_t capacity)
     while (count < begin->count && count < QUOTED_MAX && begin->bytes[count] &&
            !strchr("\r\n", begin->bytes[count]))
         count++;
-    (void)snprintf(out, capacity, "it is a text file that begins with '%.*s'; " FILE_KIND_READ,
+    (void)snprintf(out, capacity,
+                   "unsupported file, a text file that begins with '%.*s'; " FILE_KIND_READ,
                    (int)count, (const char *)begin->bytes);
 }
 
@@ -205,9 +206,10 @@ bool file_kind_describe(struct input *input, char *out, size_t capacity)
     begin.count = input_begin(input, &begin.bytes);
     if (begin.count == 0) {
         if (input_is_folder(input))
-            (void)snprintf(out, capacity,
-                           "it is a folder; `xseg compare`, `xseg blame` and `xseg advise` read "
-                           "folders with a snapshot of each rank");
+            (void)snprintf(
+                out, capacity,
+                "unsupported file, a folder; `xseg compare`, `xseg blame` and `xseg advise` read "
+                "folders with a snapshot of each rank");
         else if (!input_error(input))
             (void)snprintf(out, capacity, "the file is empty; " FILE_KIND_READ);
         return input_is_folder(input) || !input_error(input);
@@ -216,7 +218,8 @@ bool file_kind_describe(struct input *input, char *out, size_t capacity)
     if (!signature && begin.bytes[0] == PICKLE_PROTO)
         return false;
     if (signature && signature->decompressor) {
-        (void)snprintf(out, capacity, "it is %s; decompress it first: `%s -dc FILE | %s -`",
+        (void)snprintf(out, capacity,
+                       "unsupported file, %s; decompress it first: `%s -dc FILE | %s -`",
                        signature->description, signature->decompressor, message_program());
         return true;
     }
@@ -224,7 +227,7 @@ bool file_kind_describe(struct input *input, char *out, size_t capacity)
     if (strcmp(description, "a text file") == 0)
         describe_text(&begin, out, capacity);
     else
-        (void)snprintf(out, capacity, "it is %s%s", description,
+        (void)snprintf(out, capacity, "unsupported file, %s%s", description,
                        strchr(description, ';') ? "" : "; " FILE_KIND_READ);
     return true;
 }

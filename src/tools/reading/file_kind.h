@@ -20,7 +20,7 @@
 #define FILE_KIND_SNAPSHOT "torch.cuda.memory._dump_snapshot() or xseg_snapshot()"
 
 /*
- * Describe a file that is no pickle of protocol 2 or later: "it is a gzip file; ...".
+ * Describe a file that is no pickle of protocol 2 or later: "unsupported file, a gzip file; ...".
  *
  * Returns: false, with `out` unchanged, if it may be such a pickle, or cannot be read (input_error())
  */

@@ -65,7 +65,7 @@ static bool read_event(struct reading *reading, const struct pickle_value *value
     const char *name = pickle_string(reading->pickle, reading_find(reading, value, READING_ACTION));
 
     if (!name)
-        return reading_fail(reading, "it has no `action`");
+        return reading_fail(reading, "no `action`");
     *out = (struct recording_event){.action = (uint8_t)parse_action(name)};
     if (!reading_optional(reading, value, READING_TIME_US, &out->time_us))
         return false;
@@ -82,7 +82,7 @@ static bool read_event(struct reading *reading, const struct pickle_value *value
         !read_context(reading, value, out))
         return false;
     if (out->bytes > UINT64_MAX - out->address)
-        return reading_fail(reading, "it exceeds the address space");
+        return reading_fail(reading, "range exceeds the address space");
     out->is_internal = is_internal(reading, value);
     return reading_stack(reading, reading_list(reading, value, READING_FRAMES), &out->stack);
 }

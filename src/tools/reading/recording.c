@@ -190,10 +190,10 @@ const struct recording_device *recording_file_device(const struct recording *rec
         at += (size_t)snprintf(numbers + at, sizeof(numbers) - at, "%s%d", i > 0 ? ", " : "",
                                recording->devices[i].number);
     if (recording->device_count == 0)
-        (void)snprintf(fault->text, sizeof(fault->text),
-                       "it has neither entries nor segments of any device");
+        (void)snprintf(fault->text, sizeof(fault->text), "no entries or segments of any device");
     else
         (void)snprintf(fault->text, sizeof(fault->text),
-                       "it has nothing of device %d; there is something of %s", number, numbers);
+                       "no entries or segments of device %d; devices of the file: %s", number,
+                       numbers);
     return NULL;
 }

@@ -96,7 +96,7 @@ static bool read_segment(struct reading *reading, const struct pickle_value *val
         !reading_pool(reading, value, READING_SEGMENT_POOL_ID, &out->pool))
         return false;
     if (out->bytes > UINT64_MAX - out->address)
-        return reading_fail(reading, "it exceeds the address space");
+        return reading_fail(reading, "range exceeds the address space");
     return read_blocks(reading, reading_list(reading, value, READING_BLOCKS), out);
 }
 
@@ -395,9 +395,8 @@ static bool read_xseg_key(struct reading *reading, const struct pickle_value *ow
         return false;
     if (format != FORMAT)
         return reading_fail(reading,
-                            "format %" PRIu64
-                            " of xseg's own facts is not known, only %u; a newer `xseg` "
-                            "reads it",
+                            "unknown format of xseg's data, %" PRIu64
+                            ", instead of %u; use a newer `xseg`",
                             format, FORMAT);
     for (size_t i = 0; i < reading_count(devices); i++) {
         const struct pickle_value *value = pickle_item(reading->pickle, devices, i);
@@ -440,10 +439,9 @@ static bool reject_pickle(struct reading *reading, struct input *input)
 
     if (file_kind_describe(input, reading->fault->text, sizeof(reading->fault->text)))
         return false;
-    return reading_fail(reading,
-                        "it is no memory snapshot: a pickle of %s without %s; " FILE_KIND_SNAPSHOT
-                        " writes one",
-                        kinds[kind], kind == PICKLE_LIST ? "segments" : "`segments`");
+    return reading_fail(
+        reading, "no memory snapshot, a pickle of %s without %s; " FILE_KIND_SNAPSHOT " writes one",
+        kinds[kind], kind == PICKLE_LIST ? "segments" : "`segments`");
 }
 
 /* Find the list of segments: the value of its key, or the pickled value itself; NULL: none. */

@@ -573,11 +573,12 @@ static bool convert_snapshot(struct snapshot *snapshot, int device)
         (snapshot->device && !scan_snapshot(snapshot)))
         return false;
     if (!snapshot->device || (snapshot->device->event_count == 0 && snapshot->initial_count == 0))
-        return reader_fail(snapshot->reader,
-                           "nothing to replay, device %d; it has no history and no allocated block",
-                           snapshot->device ? snapshot->device->number
-                           : device < 0     ? 0
-                                            : device);
+        return reader_fail(
+            snapshot->reader,
+            "nothing to replay, device %d; the device has no history and no allocated block",
+            snapshot->device ? snapshot->device->number
+            : device < 0     ? 0
+                             : device);
     return allocate_initial(snapshot) && convert_entries(snapshot);
 }
 

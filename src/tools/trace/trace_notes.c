@@ -55,7 +55,7 @@ static void find_missing_memory(struct trace_notes *notes, const struct xtrace *
                end->reserved - end_reserved > compute_tolerance(end->reserved)) {
         add_note(
             notes,
-            "history: it does not show %s of the %s that are reserved at its end, since a replay "
+            "history: %s of the %s that are reserved at its end are missing, since a replay "
             "with the file's configuration ends with %s: peaks are too low, and the effect of a "
             "configuration is not known; " RECORD_FULL,
             amount_bytes(end->reserved - end_reserved).text, amount_bytes(end->reserved).text,
@@ -74,7 +74,7 @@ static void find_missing_events(struct trace_notes *notes, const struct xtrace *
 
     if (end->unfreed > 0)
         add_note(notes,
-                 "history: it ends with %s that no segment of the file contains: their frees are "
+                 "history: its end has %s that no segment of the file contains: their frees are "
                  "missing, and peaks may be too high",
                  amount_of(end->unfreed, "allocated block").text);
     if (end->inserted_frees > 0)
@@ -86,8 +86,7 @@ static void find_missing_events(struct trace_notes *notes, const struct xtrace *
     if (end->unknown > 0)
         add_note(
             notes,
-            "history: it lacks the allocation of %s (%s) in the segments of the file: peaks may be "
-            "too low",
+            "history: no allocation of %s (%s) in the segments of the file: peaks may be too low",
             amount_of(end->unknown, "block").text, amount_bytes(end->unknown_bytes).text);
     if ((end->unfreed + end->inserted_frees + end->unknown) * SIGNIFICANCE > trace->events)
         notes->is_certain = false;
@@ -107,7 +106,7 @@ static void find_inferred(struct trace_notes *notes, const struct xtrace *trace)
     if (trace->end.inferred == XTRACE_SEGMENTS_ASSUMED)
         add_note(notes,
                  "configuration: the file has neither a setting expandable_segments nor segments; "
-                 "assumed is PyTorch's default, expandable_segments:False");
+                 "PyTorch's default is assumed, expandable_segments:False");
     if (!trace->end.contradicts)
         return;
     add_note(
