@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* One xseg_unpin() too many, then the end of a pinned descriptor or registration: every call returns a status, and no
- * other memory loses its pin.  The tests accept two results of this xseg_unpin(): it fails, since pins of descriptors and
- * registrations are counted separately, or it removes such a pin. */
+/* xseg_unpin() without xseg_pin() while a descriptor or a registration pins the memory: the call fails, because pins of
+ * descriptors and registrations are counted separately, and all pins remain until the descriptor or registration ends. */
 #include <unistd.h>
 
 #include "tests/support/child.h"
@@ -46,22 +45,15 @@ static int open_pinned_descriptor(const void *address, size_t bytes)
     return fd;
 }
 
-/* Call xseg_unpin() without xseg_pin().  Returns whether it removed the pin of a descriptor or registration. */
-static bool unpin_unbalanced(const void *address, size_t bytes)
+/* Call xseg_unpin() without xseg_pin(). */
+static void unpin_unbalanced(const void *address, size_t bytes)
 {
-    const xseg_status status = xseg_unpin(allocator, address, bytes);
-
-    assert_true(status == XSEG_OK || status == XSEG_ERR_ARGUMENT);
-    return status == XSEG_OK;
+    assert_error(xseg_unpin(allocator, address, bytes), ARGUMENT, "");
 }
 
-/* Close a descriptor.  If its pin was removed, the close returns an error, and closes the descriptor as well. */
-static void close_after_unpin(int fd, bool was_removed)
+static void close_descriptor(int fd)
 {
-    if (was_removed)
-        assert_error(xseg_dmabuf_close(allocator, fd), ARGUMENT, "xseg_unpin");
-    else
-        assert_ok(xseg_dmabuf_close(allocator, fd));
+    assert_ok(xseg_dmabuf_close(allocator, fd));
     assert_error(xseg_dmabuf_close(allocator, fd), ARGUMENT, "");
 }
 
@@ -70,7 +62,8 @@ static void descriptor_of_mapped_memory_can_be_closed(void)
     const int fd = open_pinned_descriptor(base, COUNT * PAGE);
 
     child_case_begin();
-    close_after_unpin(fd, unpin_unbalanced(base, COUNT * PAGE));
+    unpin_unbalanced(base, COUNT * PAGE);
+    close_descriptor(fd);
     discard(range, NULL, {0, COUNT});
 }
 
@@ -81,15 +74,14 @@ static void descriptor_of_a_released_range_can_be_closed(void)
     const int fd = open_pinned_descriptor(base, COUNT * PAGE);
 
     child_case_begin();
-    const bool was_removed = unpin_unbalanced(base, COUNT * PAGE);
+    unpin_unbalanced(base, COUNT * PAGE);
     decommit(range, 0, COUNT, NULL);
-    assert_int_equal(xseg_range_release(range), was_removed ? XSEG_OK : XSEG_ERR_BUSY);
+    assert_int_equal(xseg_range_release(range), XSEG_ERR_BUSY);
     struct xseg_range *next_range = reserve(&next_base);
     assert_ok(xseg_pin(allocator, next_base, COUNT * PAGE));
-    close_after_unpin(fd, was_removed);
+    close_descriptor(fd);
     assert_ok(xseg_unpin(allocator, next_base, COUNT * PAGE));
-    if (!was_removed)
-        release(range);
+    release(range);
     discard(next_range, NULL, {0, COUNT});
 }
 
@@ -102,14 +94,14 @@ static void run_on_a_block(const void *config)
     const int fd = open_pinned_descriptor(block, 32 * MIB);
 
     child_case_begin();
-    const bool was_removed = unpin_unbalanced(block, 32 * MIB);
+    unpin_unbalanced(block, 32 * MIB);
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
     next_pool = env_pool(allocator);
     char *next_block = env_alloc_in(allocator, next_pool, 32 * MIB, NULL);
     assert_ok(xseg_pin(allocator, next_block, 32 * MIB));
-    close_after_unpin(fd, was_removed);
+    close_descriptor(fd);
     assert_ok(xseg_unpin(allocator, next_block, 32 * MIB));
     env_free(allocator, next_block);
     assert_ok(xseg_pool_release(next_pool));
@@ -128,7 +120,7 @@ static void descriptor_with_a_reused_number_can_be_closed(void)
     child_case_begin();
     assert_ok(xseg_dmabuf_close(allocator, fd));
     assert_error(xseg_unpin(allocator, next_base, COUNT * PAGE), ARGUMENT, "");
-    (void)unpin_unbalanced(base, COUNT * PAGE);
+    unpin_unbalanced(base, COUNT * PAGE);
     discard(range, NULL, {0, COUNT});
     discard(next_range, NULL, {0, COUNT});
 }
@@ -159,12 +151,9 @@ static uint64_t register_pinned(const void *address, size_t bytes)
     return id;
 }
 
-/* End a registration whose pin may have been removed; the status may be an error. */
-static void unregister_after_unpin(uint64_t id)
+static void end_registration(uint64_t id)
 {
-    const xseg_status status = xseg_unregister(allocator, id);
-
-    assert_true(status == XSEG_OK || status == XSEG_ERR_ARGUMENT);
+    assert_ok(xseg_unregister(allocator, id));
     assert_int_equal(registered_runs, 0);
     assert_int_equal(xseg_unregister(allocator, id), XSEG_ERR_ARGUMENT);
 }
@@ -174,35 +163,35 @@ static void registration_of_mapped_memory_can_be_removed(void)
     const uint64_t id = register_pinned(base, COUNT * PAGE);
 
     child_case_begin();
-    (void)unpin_unbalanced(base, PAGE);
-    unregister_after_unpin(id);
+    unpin_unbalanced(base, PAGE);
+    end_registration(id);
     discard(range, NULL, {0, COUNT});
 }
 
-/* The unpinned memory is unmapped after `leave`. */
 static void registration_of_unmapped_memory_can_be_removed(void)
 {
     const uint64_t id = register_pinned(base, COUNT * PAGE);
 
     child_case_begin();
-    (void)unpin_unbalanced(base, COUNT * PAGE);
+    unpin_unbalanced(base, COUNT * PAGE);
     decommit(range, 0, COUNT, NULL);
     commit(range, 0, COUNT, NULL);
     assert_int_equal(registered_runs, 1);
-    unregister_after_unpin(id);
+    end_registration(id);
     discard(range, NULL, {0, COUNT});
 }
 
-/* A descriptor pins the memory as well, and both pins of one page are removed. */
+/* A descriptor pins the memory as well. */
 static void registration_with_a_pinned_descriptor_can_be_removed(void)
 {
     const uint64_t id = register_pinned(base, COUNT * PAGE);
     const int fd = open_pinned_descriptor(base, COUNT * PAGE);
 
     child_case_begin();
-    const bool first = unpin_unbalanced(base, PAGE), second = unpin_unbalanced(base, PAGE);
-    unregister_after_unpin(id);
-    close_after_unpin(fd, first || second);
+    unpin_unbalanced(base, PAGE);
+    end_registration(id);
+    unpin_unbalanced(base, PAGE);
+    close_descriptor(fd);
     discard(range, NULL, {0, COUNT});
 }
 
