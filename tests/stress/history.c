@@ -192,7 +192,7 @@ static void discard(void *context, const uint32_t *kept, size_t count)
 {
     (void)context;
     for (size_t i = 0; i < count; i++)
-        assert_true(kept[i] != 0);
+        CHECK(kept[i] != 0);
 }
 
 /* Configure the history, set the hook and clear the history until the workers have ended. */

@@ -172,7 +172,7 @@ class Model:
         spans = [self.steps(summary["spans"]) if name in {"mapped_at", "address"} else self.column(summary["spans"]) for name in self.SPAN]
         self.spans = [dict(zip(self.SPAN, row)) for row in zip(*spans)]
         self.ooms = [self.column(3) for _ in range(summary["ooms"])]
-        self.pages = [self.column(3) for _ in range(summary["pages"])]
+        self.pages = [self.column(4) for _ in range(summary["pages"])]
         self.is_complete = self.at == len(self.bytes)
         allocated_at = 0
         for life in self.lives:

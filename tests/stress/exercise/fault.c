@@ -15,7 +15,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_uint_fast64_t epoch; /* 2 per change, plus 1 while faults are set */
-static uint64_t count;
+static atomic_uint_fast64_t count;
 static unsigned next_slot, devices_with_external_memory;
 
 /* Driver calls of the library. NULL: any call. */
@@ -77,7 +77,7 @@ bool fault_was_none(uint64_t since)
 
 uint64_t fault_count(void)
 {
-    return count;
+    return atomic_load(&count);
 }
 
 /* Let another process use memory of a device, or most addresses. */
@@ -131,7 +131,7 @@ void fault_set(uint64_t seed, unsigned devices, char *text, unsigned bytes)
         use_external_memory(&state, devices, text, bytes);
     else
         fail_calls(&state, text, bytes);
-    count++;
+    atomic_fetch_add(&count, 1);
     (void)pthread_mutex_unlock(&lock);
 }
 

@@ -228,7 +228,6 @@ static bool calls_are_rejected(struct worker *worker)
     return xseg_alloc(allocator, 0, 512, NULL, &ptr) == XSEG_ERR_FORKED && ptr == NULL &&
            (block == NULL || xseg_free(allocator, block->ptr) == XSEG_ERR_FORKED) &&
            xseg_trim(allocator, NULL, NULL, NULL) == XSEG_ERR_FORKED &&
-           xseg_trim(allocator, NULL, NULL, NULL) == XSEG_ERR_FORKED &&
            (pool == NULL || xseg_pool_retain(pool->handle) == XSEG_ERR_FORKED) &&
            xseg_close(allocator) == XSEG_ERR_FORKED;
 }
