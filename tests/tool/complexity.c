@@ -249,7 +249,7 @@ static void release_prepared(unsigned count)
     for (; first < count; first++)
         expect(xseg_range_release(prepared_ranges[first]), "xseg_range_release");
     first += WINDOW;
-    for (unsigned i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 32; i++) {
         chunk = malloc(64 << 10);
         free(chunk);
     }

@@ -3,9 +3,9 @@
 destroyed, after 10^4 of them, which leave no host memory allocated.  A destroyed pool keeps its handle.
 
 complexity.py PROGRAM HAS_CALLGRIND BUILDTYPE SANITIZER [--case CASE | --full | --drawn-by NUMBER].  With --full the last
-count is 10^5, and 10^6 for streams that are created and destroyed; --drawn-by does the same for one case.  `tests/campaign
-complexity` uses these options.  callgrind counts the instructions of each of the 64 objects after a count.  Their mean at
-the last count must be at most twice that at the count before.  The maximum is also printed: it is the object for which a
+count is 10^5, but 10^6 for streams that are created and destroyed, and 30,000 for ranges; --drawn-by does the same for one
+case.  `tests/campaign complexity` uses these options.  callgrind counts the instructions of each of the 64 objects after a
+count.  Their mean at the last count must be at most twice that at the count before.  The maximum is also printed: it is the object for which a
 table grows or a page of records is allocated.  Skipped without valgrind or its header, and in other builds than release
 builds, because self-checks are not O(1).
 """
@@ -19,7 +19,9 @@ import tempfile
 import unittest
 
 COUNTS, LAST_COUNT = (10, 1000), 10000
-FULL_COUNT, FULL_COUNTS = 100000, {"transient_stream": 1000000, "transient_stream_classic": 1000000}
+RANGES = 30000  # a device has 32 TiB of addresses for ranges, and each range reserves 1 GiB
+FULL_COUNT, FULL_COUNTS = 100000, {"transient_stream": 1000000, "transient_stream_classic": 1000000, "prepared_range": RANGES,
+                                   "released_range": RANGES}
 LIVE, LIVE_KIB, LIVE_COUNT_LOW_MEMORY = "live", 60, 20000  # host memory of each object; the count with less memory
 HANDLE_BYTES, HANDLE_CHUNK_BYTES = 16, 65536  # bytes of a pool's handle, and of an allocation of handles
 WINDOW = 64
