@@ -262,7 +262,9 @@ XSEG_API void xseg_sim_advance(uint64_t nanoseconds);
  * @param stream       stream of the current context; NULL: the legacy default stream.
  * @param nanoseconds  duration; UINT64_MAX: until xseg_sim_finish() or a wait of the host.
  *
- * @return XSEG_ERR_ARGUMENT     the stream has been destroyed, or no context is current for a default stream.
+ * @return XSEG_ERR_ARGUMENT     the stream has been destroyed, no context is current for a default stream, the capture of the
+ *                               stream is invalid, or the stream is the legacy default stream while a blocking stream of the
+ *                               device is capturing, which invalidates that capture.
  *         XSEG_ERR_HOST_MEMORY  a host allocation failed.
  */
 XSEG_API xseg_status xseg_sim_launch(struct CUstream_st *stream, uint64_t nanoseconds);

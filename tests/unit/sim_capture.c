@@ -230,6 +230,9 @@ SIM_TEST(legacy_stream_conflicts_with_a_blocking_capture)
     assert_int_equal(status_of(stream), ACTIVE);
     ASSERT_CU(cuEventRecord(event, NULL), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     expect_invalidated(stream);
+    ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    assert_int_equal(xseg_sim_launch(NULL, 1), XSEG_ERR_ARGUMENT);
+    expect_invalidated(stream);
 
     stream = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
     assert_int_equal(status_of(NULL), NONE);

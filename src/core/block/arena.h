@@ -77,8 +77,8 @@ struct xseg_fallback_counts {
 
 struct xseg_arena {
     /* The first cache line rarely changes.  The second one contains the lock and the counts of
-     * blocks and bytes, which every hit writes: when another thread locks the arena, one transfer
-     * of a cache line moves all of them. */
+     * blocks and bytes, which every hit writes.  So if another thread locks the arena, one cache
+     * line is transferred. */
     _Alignas(64) struct xseg_device *device;
     _Atomic(struct xseg_pool *) pool;  /* NULL: no pool owns the arena */
     _Atomic(struct xseg_arena *) next; /* in its pool, or in the list of unused arenas (pool.h) */

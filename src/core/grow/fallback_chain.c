@@ -401,8 +401,8 @@ static xseg_status notify_observers(struct fallback *fallback) XSEG_UNCHECKED
     return status;
 }
 
-/* Get an upper bound of the bytes that must be free on the device for a request: a growth can begin at any small page, and ends
- * at the end of a full page. */
+/* Get an upper bound of the bytes that must be free on the device for a request.  A growth can begin at any small page, and
+ * ends at the end of a full page. */
 static uint64_t bytes_to_request(const struct fallback *fallback)
 {
     const struct xseg_alloc_params *params = fallback->params;

@@ -207,7 +207,7 @@ static uint64_t count_small_whole(const struct xseg_block_view *view,
     return start < end && end - start > counted ? end - start - counted : 0;
 }
 
-/* Get a lower bound of the bytes of whole pages that a block of a classic segment would have in an expandable segment; the
+/* Get a lower bound of the bytes of whole pages that a block of a classic segment would have in an expandable segment.  The
  * position of the block in its pages is unknown. */
 static uint64_t count_classic_whole(const struct xseg_block_view *view, uint64_t page)
 {

@@ -190,8 +190,8 @@ static xseg_status check_ranges(const struct xseg_checkpoint_ranges *saved,
     return XSEG_OK;
 }
 
-/* Check that a granule that is pending unmap can be recommitted on the default stream: its page is
- * not aliased, and work of the default stream runs after the work of the decommit's stream. */
+/* Check that a granule that is pending unmap can be recommitted on the default stream.  Its page
+ * must not be aliased, and work of the default stream must run after that of the decommit. */
 static xseg_status check_pending_granule(const struct xseg_range_run *run, uint32_t granule)
 {
     struct xseg_device *device = xseg_device_of(run->extent);

@@ -385,9 +385,9 @@ static bool is_sample_due(struct xseg_allocator *allocator)
 
     if (!atomic_load(&publisher->is_open))
         return false;
-    /* The fence pairs with the exchange of is_busy: either the publishing thread observes the
-     * changes of this thread when it checks again, or this thread observes that the publisher is no
-     * longer busy. */
+    /* The fence pairs with the exchange of is_busy.  Either the publishing thread observes the
+     * changes of this thread when it checks again, or this thread observes that the publisher is
+     * not busy. */
     atomic_thread_fence(memory_order_seq_cst);
     return count_changes(allocator) != atomic_load(&publisher->changes) ||
            xseg_clock_system() >= atomic_load(&publisher->due_ns);

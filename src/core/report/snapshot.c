@@ -411,8 +411,8 @@ static void write_xseg_value(struct snapshot *snapshot)
 
 /* --- The file. --- */
 
-/* Write the settings with the default minimum of free memory of an integrated device, so that a
- * replay on another kind of device, as by xseg advise, keeps the same amount of memory free. */
+/* Write the settings with the default minimum of free memory of an integrated device.  So a replay
+ * on another kind of device, as by xseg advise, keeps the same amount of memory free. */
 static void write_settings(struct snapshot *snapshot)
 {
     struct xseg_config config = *xseg_allocator_config(snapshot->allocator);
